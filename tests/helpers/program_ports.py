@@ -11,7 +11,7 @@ from unittest import mock
 from bttlab.compiler.graph import graph_of_config
 from bttlab.compiler.instruction import Instruction
 from bttlab.compiler.layer import LayerShape, compile_layer
-from bttlab.compiler.lowering import lower
+from bttlab.compiler.lowering import Lowerings
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import ORDER_TOKENS, compile
 from bttlab.model import ModelConfig
@@ -38,7 +38,7 @@ def programs() -> Iterator[list[Instruction]]:
     program = compile(SNIPS)
     yield [*program.load, *program.store, *program.clear]
     for config, flow in MODELS:
-        model = lower(graph_of_config(config), flow, ORDER_TOKENS)
+        model = Lowerings(graph_of_config(config), flow).lower(ORDER_TOKENS)
         yield [*model.emit_updates(), *model.forward, *model.backward]
     for flow in ("bidirectional", "right_to_left", (2, 3), OWN):
         program = compile_layer(LAYER, 32, flow)

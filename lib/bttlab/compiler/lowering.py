@@ -1,7 +1,7 @@
 """Lower a graph to the instructions of a sample: the passes, the updates, and what is kept between the passes.
 
-`lower` decides which matrices of the forward pass are kept for the backward pass, and which are recomputed there: as
-many are kept as the banks have space for.
+`Lowerings.lower` decides which matrices of the forward pass are kept for the backward pass, and which are recomputed
+there: as many are kept as the banks have space for.
 """
 
 import math
@@ -522,8 +522,3 @@ class Lowerings:
                 step *= 2
         fitting.assign()
         return fitting
-
-
-def lower(graph: Graph, flow, tokens: int, sums: bool = False, window: int = WINDOW) -> Lowering:
-    """Return the instructions of a model's sample: as `Lowerings.lower`."""
-    return Lowerings(graph, flow, sums).lower(tokens, window)
