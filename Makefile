@@ -10,7 +10,7 @@
 # make class-test    students of such a hub in real browsers (needs root and configurable-http-proxy)
 # make site      pages of docs and executed notebooks, in build/site/html (SITE=--quick: few samples; --kept: no execution)
 # make pictures  what README and docs show of the lab, taken again of the notebooks in a browser
-# make bench     benchmarks, into docs/benchmarks.md (BENCH=layer: one)
+# make bench     benchmarks, into docs/benchmarks.md (BENCH=layer: one) and the tables that rest on them
 # make figures   figures of earlier programs are made again, and written into the pages; those that take hours are marked there
 #                (FIGURES=--pages: the pages alone)
 # make lock      requirements.lock again, after a change of dependencies in pyproject.toml (UPGRADE=1: newer ones of all others)
@@ -200,6 +200,7 @@ figures: environment
 bench: environment
 	@echo "$(TORCHTT)" | CXX=false $(INSTALL) --no-deps --no-build-isolation --require-hashes --requirement -
 	OMP_WAIT_POLICY=passive PYTHONPATH=tools $(BIN)/python -m benchmarks $(BENCH)
+	$(BIN)/python tools/card_pages.py
 
 reliability: environment
 	PYTHONPATH=lib:tests:tests/helpers:tools $(BIN)/python -m reliability $(TRIALS)
@@ -256,6 +257,7 @@ rtl-test: environment
 
 synth: environment
 	$(BIN)/python -m bttlab_hardware synth
+	$(BIN)/python tools/card_pages.py
 
 overlays: environment
 	@mkdir -p "$(OVERLAYS)"
