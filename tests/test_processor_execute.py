@@ -5,6 +5,7 @@ The cycles of the loop are those of the rule in docs/processor.md.
 
 import itertools
 from collections.abc import Callable
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -142,6 +143,17 @@ def sums_without_depth(random: Random, operation: int) -> Instruction:
     return code
 
 
+def terms_around_a_level(random: Random, operation: int) -> Instruction:
+    """Terms of an ACCUMULATE whose addresses go on along the outermost level, with another level between."""
+    first, _, last, _ = n = tuple(int(random.integers(2, 5)) for _ in range(4))
+    e = int(random.integers(0, 2))
+    operands = {
+        1: Operand(2, int(random.integers(0, 100)), (last, first * last, 1, 100)),
+        2: Operand(16, int(random.integers(0, 100)), (last, int(random.integers(20, 40)), 1, 0)),
+    }
+    return Instruction(e, operation, n, operands, count=12, depth_mask=7, accumulator_level=2)
+
+
 def line_of_points(random: Random, operation: int) -> Instruction:
     """Points of a REDUCE along a level around another one: the sums that stay lie some slots apart."""
     _, _, line, inner = n = tuple(int(random.integers(a, b)) for a, b in ((1, 4), (2, 8), (6, 10), (2, 4)))
@@ -237,6 +249,7 @@ CASES: list[tuple[str, Callable[[Random, int], Instruction], int]] = [
         for o, name in ((M.EXPAND, "expand"), (M.ACCUMULATE, "accumulate"), (M.REDUCE, "reduce"))
     ),
     ("engine sums without depth", sums_without_depth, M.ACCUMULATE),
+    ("engine terms around a level", terms_around_a_level, M.ACCUMULATE),
     ("engine line of points", line_of_points, M.REDUCE),
     ("drain", drain, 0),
     *((f"vector {o}", vector, o) for o in range(M.SOFTMAX_BACK + 1)),
@@ -290,14 +303,14 @@ def any_memories(random: Random, native: Native) -> dict[str, np.ndarray]:
     }
 
 
-def check(loop, fast, filled, code, rows, sample, **arguments) -> None:
+def check(loop, fast, filled, code, rows, sample, again=False, **arguments) -> None:
     """Run an instruction on both, from the same memories; compare all of them and the flags."""
     flags = []
     for native in (loop, fast):
         call = Call(**RATES | arguments)
         for name, memory in native.memories.items():
             memory[:] = filled[name]
-        native.run([code.vectors()], sample, call)
+        native.run([code.vectors()], sample, call, again)
         flags.append((call.overflow, *call.state_overflow))
         if code.operation == M.REDUCE and code.unit in (M.ENGINE_0, M.ENGINE_1):
             # Nothing reads the sums that a REDUCE leaves in rows that are not in use: the functional model makes none.
@@ -308,6 +321,27 @@ def check(loop, fast, filled, code, rows, sample, **arguments) -> None:
             same |= np.isnan(memory) & np.isnan(fast.memories[name])
         assert same.all(), (name, np.argwhere(~same)[:8].tolist(), code)
     assert flags[0] == flags[1], code
+
+
+@pytest.mark.parametrize("operation", [M.EXPAND, M.ACCUMULATE, M.REDUCE])
+def test_a_kept_instruction_takes_the_token_offsets_of_each_sample(loop, fast, operation):
+    random = np.random.default_rng(operation)
+    filled = any_memories(random, loop)
+    for _ in range(5 * PROGRAMS):
+        code, sample = engine(random, operation), any_sample(random)
+        if not any(operand.token_offset for operand in code.operands.values()):
+            continue
+        for native in (loop, fast):
+            native.program["instructions"] = 1  # the functional model keeps those of a program
+        try:
+            for again in (False, True, True):
+                sample = deepcopy(sample)
+                for table in sample.token_offset:
+                    table[:] = random.integers(0, 90, M.SEQUENCE).tolist()
+                check(loop, fast, filled, code, code.count, sample, again=again)
+        finally:
+            for native in (loop, fast):
+                native.program["instructions"] = 0
 
 
 @pytest.mark.long

@@ -171,11 +171,15 @@ class Native:
         coefficients = np.ascontiguousarray(tables.function_table)
         self.library.take_tables(*(ctypes.c_void_p(table.ctypes.data) for table in (coefficients, entries)))
 
-    def run(self, instructions: Sequence[np.ndarray], sample: Sample, call: Call) -> int:
-        """Execute instructions, each of two vectors; `call` gets the flags. Returns the cycles."""
+    def run(self, instructions: Sequence[np.ndarray], sample: Sample, call: Call, again: bool = False) -> int:
+        """Execute instructions, each of two vectors; `call` gets the flags. Returns the cycles.
+
+        `again` says that they are those of the last run.
+        """
         for i, vectors in enumerate(instructions):
             self.instructions[:, i] = vectors
-        self.library.loaded()
+        if not again:
+            self.library.loaded()
         call.count = len(instructions)
         cycles = self.library.execute(ctypes.byref(call), ctypes.byref(sample))
         assert not call.stuck

@@ -49,16 +49,39 @@ static bool may_tile(const Nest &nest, const Tiled &tiled, Results &results, boo
     return true;
 }
 
+static inline int steps_along(const Nest &nest, int level) { return level < 0 ? 1 : nest.end[level]; }
+
+static inline int stride_along(const Reach &reach, int level) { return level < 0 ? 0 : reach.stride[level]; }
+
+// Number of steps of a tile's line along a level, after merging the outer levels that continue the line's addresses for every
+// operand. Levels from `most` on, and those outside of token offsets, are not merged. A level that is merged leaves the box.
+static int extend_line(const Nest &nest, int level, int most, Box &outside) {
+    int steps = steps_along(nest, level);
+    if (level < 0) return steps;
+    const int offset_level = nest.code->offset_level, first = is_any_offset(nest, offset_level) ? offset_level + 1 : 0;
+    for (int j = most - 1; j >= first; j--) {
+        if (outside.to[j] == 0) continue;
+        bool goes_on = j != level;
+        for (const Reach &reach : nest.operand) goes_on &= reach.stride[j] == steps * reach.stride[level];
+        if (!goes_on) break;
+        steps *= nest.end[j];
+        outside.to[j] = 0;
+    }
+    return steps;
+}
+
 constexpr int LONG = 6;  // steps along a level that fill a tile
 
-// The longest level with more than one step for which `fits`; -1 if there is none. Of those that fill a tile the
+// The level with the longest line of more than one step for which `fits`; -1 if there is none. Of those that fill a tile the
 // innermost: vectors of its steps are next to each other.
 template <typename Fits>
-static inline int longest_level(const Nest &nest, Fits fits) {
+static inline int longest_level(const Nest &nest, Fits fits, bool merges = false) {
     int longest = -1, most = 2;
     for (int j = 0; j < LEVELS; j++) {
-        const int steps = nest.end[j] < LONG ? nest.end[j] : LONG;
-        if (steps < most || is_any_offset(nest, j) || !fits(j)) continue;
+        if (nest.end[j] < 2 || is_any_offset(nest, j) || !fits(j)) continue;
+        Box outside = active_box(nest);
+        const int line = merges ? extend_line(nest, j, j, outside) : nest.end[j], steps = line < LONG ? line : LONG;
+        if (steps < most) continue;
         longest = j;
         most = steps;
     }
@@ -67,12 +90,9 @@ static inline int longest_level(const Nest &nest, Fits fits) {
 
 // The longest level along which one operand moves and the other stays.
 static inline int longest_moving(const Nest &nest, int moves, int stays) {
-    return longest_level(nest, [&](int j) { return stays_along(nest, stays, j) && !stays_along(nest, moves, j); });
+    const auto fits = [&](int j) { return stays_along(nest, stays, j) && !stays_along(nest, moves, j); };
+    return longest_level(nest, fits, true);
 }
-
-static inline int steps_along(const Nest &nest, int level) { return level < 0 ? 1 : nest.end[level]; }
-
-static inline int stride_along(const Reach &reach, int level) { return level < 0 ? 0 : reach.stride[level]; }
 
 // The steps from 0 on of each level of a box.
 struct Outside {
@@ -97,22 +117,6 @@ static inline Box outside_of(const Nest &nest, const Tiled &tiled) {
         if (tiled.has(j)) box.to[j] = 0;
     }
     return box;
-}
-
-// Number of steps of a tile's line along a level, after merging other levels into it: those that continue the line's
-// addresses for every operand. Levels from `most` on are not merged.
-static int extend_line(const Nest &nest, int level, int most, Box &outside) {
-    int steps = steps_along(nest, level);
-    if (level < 0 || is_any_offset(nest, nest.code->offset_level)) return steps;
-    for (int j = most - 1; j >= 0; j--) {
-        if (outside.to[j] == 0) continue;
-        bool goes_on = true;
-        for (const Reach &reach : nest.operand) goes_on &= reach.stride[j] == steps * reach.stride[level];
-        if (!goes_on) continue;
-        steps *= nest.end[j];
-        outside.to[j] = 0;
-    }
-    return steps;
 }
 
 struct ExpandPlan {
@@ -185,13 +189,9 @@ static inline long first_offset(const Nest &nest, int o) {
     return nest.operand[o].offset(zeros, nest.code->offset_level);
 }
 
-constexpr int DEPTH_STEPS = 512;  // terms of a sum that one pass takes
+constexpr int SEGMENTS = 512;  // of the terms of a sum that one pass takes
 
-static bool is_finite_vector(const Vector *vector) {
-    Marks marks = {};
-    mark_overflow(marks, load(vector), 0x7f800000);
-    return !any_mark(marks);
-}
+constexpr int INFINITE = 0x7f800000;  // the bits of infinity: those of a NaN are greater
 
 // Accumulators must be counted by the inner levels, the depth by the outer levels: splits a nest's box into both. False if
 // they are not.
@@ -208,10 +208,11 @@ static bool split_depth(const Nest &nest, int accumulator_level, Box &depth, Box
 }
 
 struct AccumulatePlan {
-    int stream_x, sum_x;  // from one vector of a tile to the next
+    int stream_x;  // from one vector of a tile to the next
+    int line;      // the level of the tiles of a call if they have one vector each: -1: none
     Cut r_cut, x_cut;
     int inner;                    // the level that terms run along
-    Outside depth, accumulators;  // steps of a sum; sums outside of the tiles
+    Outside depth, accumulators;  // steps of a sum; sums outside of the calls
 };
 
 static bool plan_accumulate(const Nest &nest, AccumulatePlan &plan) {
@@ -219,13 +220,16 @@ static bool plan_accumulate(const Nest &nest, AccumulatePlan &plan) {
     const int accumulator_level = code.accumulator_level >= LEVELS ? -1 : code.accumulator_level, k = used_rows(nest);
     Box depth, accumulators;
     if (k == 0 || !split_depth(nest, accumulator_level, depth, accumulators)) return false;
-    const int x = longest_level(nest, [&](int j) { return j > accumulator_level && stays_along(nest, SCALARS_IN, j); });
+    const int x = longest_level(nest, [&](int j) {
+        return j > accumulator_level && nest.accumulator_weight[j] == 1 && stays_along(nest, SCALARS_IN, j);
+    });
     plan.r_cut = cut_of(k, TILE_LINE);
     const int most_vectors = TILE_SUMS / plan.r_cut.size(0);
     plan.x_cut = cut_of(steps_along(nest, x), most_vectors < TILE_LINE ? most_vectors : TILE_LINE);
+    plan.line = x < 0 ? longest_level(nest, [&](int j) { return j > accumulator_level; }) : -1;
     if (x >= 0) accumulators.to[x] = 0;
+    if (plan.line >= 0) accumulators.to[plan.line] = 0;
     plan.stream_x = stride_along(nest.operand[STREAM], x);
-    plan.sum_x = x < 0 ? 0 : nest.accumulator_weight[x];
     const int inner = plan.inner = innermost(depth);
     if (depth.to[inner] > 0) depth.to[inner] = extend_line(nest, inner, inner, depth) - 1;
     plan.depth = Outside::of(depth), plan.accumulators = Outside::of(accumulators);
@@ -235,66 +239,72 @@ static bool plan_accumulate(const Nest &nest, AccumulatePlan &plan) {
 static void accumulate_tiles(const Nest &nest, const AccumulatePlan &plan) {
     const Instruction &code = *nest.code;
     const Reach *operand = nest.operand;
-    const int k = used_rows(nest);
+    const int k = used_rows(nest), line = plan.line;
     const Cut &r_cut = plan.r_cut, &x_cut = plan.x_cut;
+    const int sums_of_line = line < 0 ? x_cut.longer + x_cut.parts * x_cut.least : nest.end[line];
+    const int next_sum = line < 0 ? 1 : nest.accumulator_weight[line];
     const Box accumulators = plan.accumulators.box();
     Vector(*sum)[ACCUMULATORS] = sums[code.unit - ENGINE_0][code.flags & PONG ? 1 : 0];
-    const Vector *stream[DEPTH_STEPS], *scalars[DEPTH_STEPS];
+    const Vector *stream[SEGMENTS], *scalars[SEGMENTS];
     AccumulateTile tile;
     tile.stream = stream;
     tile.scalars = scalars;
-    tile.depth = 0;
+    tile.segments = 0;
     tile.stream_x = plan.stream_x;
-    tile.sum_x = plan.sum_x;
+    tile.next_scalars = stride_along(operand[SCALARS_IN], line);
     tile.goes_on = false;
+    const long line_stream = line < 0 ? tile.stream_x : operand[STREAM].stride[line];
+    const auto add_zeros = [&](const Step &step, long scalars_start) {  // to rows without scalars
+        for (int r = k; r < ROWS; r++) {
+            for (int i = 0; i < sums_of_line; i++) {
+                const long stream_start = step.offset[STREAM] - first_offset(nest, STREAM) + i * line_stream;
+                accumulate_tile<1, 1, false>(tile, 1, stream_start, scalars_start, r, &sum[r][step.accumulator + i * next_sum]);
+            }
+        }
+    };
     const auto add_up = [&] {
         each_step(nest, accumulators, [&](const Step &step) {
             // Offsets of the accumulator only: the lists contain those of the depth.
-            const long stream_start = step.offset[STREAM] - first_offset(nest, STREAM);
-            tile.scalars_start = step.offset[SCALARS_IN] - first_offset(nest, SCALARS_IN);
-            for (int j = 0, x = 0; j < x_cut.parts; j++) {
-                const int vectors = x_cut.size(j), accumulator = step.accumulator + x * tile.sum_x;
-                tile.stream_start = stream_start + x * tile.stream_x;
-                tile.row = 0;
-                for (int i = 0; i < r_cut.parts; i++) {
-                    const int rows = r_cut.size(i);
-                    tile.sum = &sum[tile.row][accumulator];
-                    accumulate_sizes(rows, vectors, tile);
-                    tile.row += rows;
+            long stream_start = step.offset[STREAM] - first_offset(nest, STREAM);
+            const long scalars_start = step.offset[SCALARS_IN] - first_offset(nest, SCALARS_IN);
+            Vector *to = &sum[0][step.accumulator];
+            const auto call = [&](int times, int vectors) {
+                if (!times) return;
+                tile.next_stream = vectors * line_stream;
+                tile.next_sum = vectors * next_sum;
+                for (int i = 0, row = 0; i < r_cut.parts; row += r_cut.size(i++)) {
+                    accumulate_sizes(r_cut.size(i), vectors, tile, times, stream_start, scalars_start, row, to + row * ACCUMULATORS);
                 }
-                for (int w = 0; k < ROWS && w < vectors; w++) {
-                    // Rows without scalars sum to zero unless the stream is not finite; in that case row 0 is not finite either.
-                    Vector *first = &sum[0][accumulator + w * tile.sum_x];
-                    Lanes zero = splat<Lanes>(0.0f);
-                    if (!is_finite_vector(first)) {
-                        AccumulateTile row = tile;
-                        row.sum = first + k * ACCUMULATORS;
-                        row.stream_start += w * tile.stream_x;
-                        accumulate_tile<1, 1, false>(row);
-                        zero = load(row.sum);
-                    }
-                    for (int r = k; r < ROWS; r++) store(first + r * ACCUMULATORS, zero);
-                }
-                x += vectors;
+                stream_start += times * tile.next_stream;
+                to += times * tile.next_sum;
+            };
+            if (line < 0) {
+                call(x_cut.longer, x_cut.least + 1);
+                call(x_cut.parts - x_cut.longer, x_cut.least);
+            } else {
+                call(sums_of_line, 1);
+            }
+            // Rows without scalars sum to zero unless the stream is not finite; in that case row 0 is not finite either.
+            if (k == ROWS) return;
+            Vector *first = &sum[0][step.accumulator];
+            Marks marks = {};
+            for (int i = 0; i < sums_of_line; i++) mark_overflow(marks, load(first + i * next_sum), INFINITE);
+            if (any_mark(marks)) return add_zeros(step, scalars_start);
+            for (int i = 0; i < sums_of_line; i++) {
+                for (int r = k; r < ROWS; r++) store(first + i * next_sum + r * ACCUMULATORS, splat<Lanes>(0.0f));
             }
         });
         tile.goes_on = true;
-        tile.depth = 0;
+        tile.segments = 0;
     };
     each_row(nest, plan.depth.box(), plan.inner, [&](const Step &step, int count, const long *strides) {
-        const Vector *from = operand[STREAM].memory + step.offset[STREAM];
-        const Vector *by = operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
-        const long from_stride = strides[STREAM], by_stride = strides[SCALARS_IN];
-        for (int n = 0; n < count;) {
-            const int rest = count - n, room = DEPTH_STEPS - tile.depth, taken = rest < room ? rest : room;
-            for (int i = 0; i < taken; i++, n++, tile.depth++) {
-                stream[tile.depth] = from + n * from_stride;
-                scalars[tile.depth] = by + n * by_stride;
-            }
-            if (tile.depth == DEPTH_STEPS) add_up();
-        }
+        tile.steps = count;
+        tile.stream_step = strides[STREAM], tile.scalars_step = strides[SCALARS_IN];
+        stream[tile.segments] = operand[STREAM].memory + step.offset[STREAM];
+        scalars[tile.segments] = operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
+        if (++tile.segments == SEGMENTS) add_up();
     });
-    if (tile.depth) add_up();
+    if (tile.segments) add_up();
 }
 
 // The adder trees over the sums of one point.
@@ -448,6 +458,27 @@ static void plan_engine(Nest &nest, EnginePlan &plan) {
         }
     }
     plan.how = !has_steps ? EnginePlan::NOT_AT_ALL : is_tiled ? EnginePlan::IN_TILES : EnginePlan::IN_STEPS;
+}
+
+// Whether a plan holds for other token offsets, too: they move only what is read, in memories that are not written.
+static bool is_lasting(const Nest &nest) {
+    const auto &operand = nest.code->operand;
+    bool lasts = nest.is_inside;
+    for (int o = 0; o < OPERANDS; o++) {
+        if (!operand[o].valid || operand[o].offset_table < 0) continue;
+        lasts &= o <= SCALARS_IN;
+        for (int to : {BANK_OUT, BUFFER_OUT}) lasts &= nest.operand[o].memory != nest.operand[to].memory;
+    }
+    return lasts;
+}
+
+// Resolves the operands with token offsets again, for another sample.
+static void place_again(Nest &nest, const Sample &sample) {
+    const Box reads = engine_reads(nest);
+    nest.is_inside = true;
+    for (int o = BUFFER_IN; o <= SCALARS_IN; o++) {
+        if (nest.code->operand[o].offset_table >= 0) place_read(nest, o, reads, sample);
+    }
 }
 
 static void run_engine(const Nest &nest, const EnginePlan &plan, Run &run) {

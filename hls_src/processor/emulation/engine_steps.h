@@ -28,17 +28,29 @@ static inline int depth_level(const Nest &nest) {
     return LEVELS - 1;
 }
 
-static void place_engine(Nest &nest, const Sample &sample) {
-    const Instruction &code = *nest.code;
-    Box reads = active_box(nest), writes = reads;
-    if (code.operation == REDUCE) {
+static Box engine_reads(const Nest &nest) {
+    Box reads = active_box(nest);
+    if (nest.code->operation == REDUCE) {
         const int f = depth_level(nest), fold = nest.n[f] - 1;
         reads.to[f] = nest.end[f] - 1 < fold ? nest.end[f] - 1 : fold - 1;
-        writes.from[f] = fold;  // that step may be inactive
     }
-    place_held(nest, BUFFER_IN, code.unit - ENGINE_0, zero_rows, reads, sample);
-    place_in_bank(nest, STREAM, &zero_vector, reads, sample);
-    place_in_bank(nest, SCALARS_IN, &zero_vector, reads, sample);
+    return reads;
+}
+
+static void place_read(Nest &nest, int o, const Box &reads, const Sample &sample) {
+    if (o == BUFFER_IN) return place_held(nest, o, nest.code->unit - ENGINE_0, zero_rows, reads, sample);
+    place_in_bank(nest, o, &zero_vector, reads, sample);
+}
+
+static void place_engine(Nest &nest, const Sample &sample) {
+    const Instruction &code = *nest.code;
+    const Box reads = engine_reads(nest);
+    Box writes = active_box(nest);
+    if (code.operation == REDUCE) {
+        const int f = depth_level(nest);
+        writes.from[f] = nest.n[f] - 1;  // that step may be inactive
+    }
+    for (int o = BUFFER_IN; o <= SCALARS_IN; o++) place_read(nest, o, reads, sample);
     place_in_bank(nest, ADDEND, &zero_vector, writes, sample);
     place_in_bank(nest, BANK_OUT, &scratch_vector, writes, sample);
     place_held(nest, BUFFER_OUT, code.operand[BUFFER_OUT].where % ENGINES, &scratch_vector, writes, sample);

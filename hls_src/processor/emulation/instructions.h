@@ -35,7 +35,7 @@ static bool has_token_offsets(const Instruction &code) {
 
 // An instruction for samples of a length, resolved: its bounds and addresses, and how it is executed.
 struct Resolved {
-    bool is_known, has_steps;
+    bool is_known, has_steps, is_planned;  // planned: known but for token offsets
     Nest nest;
     union {
         EnginePlan engine;
@@ -44,7 +44,7 @@ struct Resolved {
     Resolved() {}
 };
 
-// Resolved instructions are kept from the first run on, but for those with token offsets, which are the sample's own. Those of
+// Resolved instructions are kept from the first run on, but for addresses with token offsets, which are the sample's own. Those of
 // lengths for which there is no room are resolved in each run.
 constexpr int MOST_RESOLVED = 1 << 16;
 static Resolved resolved_memory[MOST_RESOLVED];
@@ -52,7 +52,7 @@ static int first_resolved[SEQUENCE + 1], resolved_count;  // -1: the length has 
 
 static void forget_resolved() {
     for (int &first : first_resolved) first = -1;
-    for (int i = 0; i < resolved_count; i++) resolved_memory[i].is_known = false;
+    for (int i = 0; i < resolved_count; i++) resolved_memory[i].is_known = resolved_memory[i].is_planned = false;
     resolved_count = 0;
 }
 
@@ -67,10 +67,14 @@ static void make_room(int tokens) {
 static __attribute__((noinline)) void resolve_all(Resolved &resolved, const Instruction &code, const Sample &sample) {
     Nest &nest = resolved.nest;
     resolved.is_known = !has_token_offsets(code);
+    resolved.is_planned = false;
     resolved.has_steps = resolve(nest, code, sample);
     if (!resolved.has_steps) return;
     place_operands(nest, sample);
-    if (code.unit <= ENGINE_1) plan_engine(nest, resolved.engine);
+    if (code.unit <= ENGINE_1) {
+        plan_engine(nest, resolved.engine);
+        resolved.is_planned = is_lasting(nest);
+    }
     if (code.unit == VECTOR) resolved.rows = plan_rows(nest);
 }
 
@@ -110,7 +114,11 @@ static void execute(int i, Run &run, const Sample &sample) {
     }
     Resolved &resolved = resolved_memory[first_resolved[sample.tokens] + i];
     prefetch(&resolved + 1);  // most often the next one
-    if (!resolved.is_known) resolve_all(resolved, code, sample);
+    if (resolved.is_planned && !resolved.is_known) {
+        place_again(resolved.nest, sample);
+    } else if (!resolved.is_known) {
+        resolve_all(resolved, code, sample);
+    }
     execute_resolved(resolved, run, sample);
 }
 

@@ -95,10 +95,11 @@ static inline void transpose(const __m256 *row, __m256 *column) {
     column[3] = _mm256_shuffle_ps(third, fourth, 0xee);
 }
 
-static inline float scalar_of(const Vector *vector, int l) {
-    typedef float Element __attribute__((may_alias));
-    return reinterpret_cast<const Element *>(vector)[l];
-}
+typedef float Element __attribute__((may_alias));
+
+static inline const Element *scalars_of(const Vector *vector) { return reinterpret_cast<const Element *>(vector); }
+
+static inline float scalar_of(const Vector *vector, int l) { return scalars_of(vector)[l]; }
 
 alignas(REGISTER_BYTES) static const int LANE_NUMBERS[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 

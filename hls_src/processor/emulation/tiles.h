@@ -29,6 +29,15 @@ static inline Cut cut_of(int length, int most) {
     return {part(parts), part(length / parts), part(length % parts)};
 }
 
+// The vector that is `vectors` after this one. The compiler must not compute the addresses of all rows of a tile in advance: they
+// would fill the registers.
+template <typename Pointer>
+ALWAYS_INLINE Pointer next(Pointer vector, long vectors) {
+    vector += vectors;
+    __asm__("" : "+r"(vector));
+    return vector;
+}
+
 // EXPAND: result (y, x) = addend (y, x) + sum over r of scalars (y)[r] x buffer (x)[r]. Vectors are contiguous along x and
 // strided along y.
 struct ExpandTile {
@@ -50,7 +59,8 @@ static void expand_tile(const ExpandTile &tile, int times, const Vector *buffer,
         UNROLL
         for (int y = 0; y < Y; y++) {
             UNROLL
-            for (int x = 0; x < X; x++) sum[y][x] = addend ? load(addend + y * addend_y + x) : splat<Lanes>(0.0f);
+            for (int x = 0; x < X; x++) sum[y][x] = addend ? load(addend + x) : splat<Lanes>(0.0f);
+            if (addend) addend = next(addend, addend_y);
         }
         const Vector *row = buffer;
         int r = 0;
@@ -73,15 +83,16 @@ static void expand_tile(const ExpandTile &tile, int times, const Vector *buffer,
         UNROLL
         for (int y = 0; y < Y; y++) {
             UNROLL
-            for (int x = 0; x < X; x++) store(result + y * result_y + x, sum[y][x]);
+            for (int x = 0; x < X; x++) store(result + x, sum[y][x]);
+            result = next(result, result_y);
         }
         if (buffer_result) {
             UNROLL
             for (int y = 0; y < Y; y++) {
                 UNROLL
-                for (int x = 0; x < X; x++) store(buffer_result + y * tile.buffer_result_y + x, sum[y][x]);
+                for (int x = 0; x < X; x++) store(buffer_result + x, sum[y][x]);
+                buffer_result = next(buffer_result, tile.buffer_result_y);
             }
-            buffer_result += Y * tile.buffer_result_y;
         }
         if (tile.marks) {
             Marks marks = *tile.marks;
@@ -94,47 +105,59 @@ static void expand_tile(const ExpandTile &tile, int times, const Vector *buffer,
         }
         buffer += Y * buffer_y;
         scalars += Y * scalars_y;
-        if (addend) addend += Y * addend_y;
-        result += Y * result_y;
     }
 }
 
-// ACCUMULATE: sum (r, x) = (before +) sum over steps d of stream[d] (x) x scalars[d][r].
+// ACCUMULATE: sum (r, x) = (before +) sum over steps of stream (x) x scalars[r]. The steps are in segments of equal length, in
+// which both operands are evenly spaced.
 struct AccumulateTile {
-    const Vector *const *stream;
+    const Vector *const *stream;  // of the first step of each segment
     const Vector *const *scalars;
-    int depth;
-    long stream_start, stream_x, scalars_start;
-    int row;  // the first one
+    int segments, steps;  // of a segment
+    long stream_step, scalars_step;
+    long stream_x;
+    long next_stream, next_scalars, next_sum;  // from one tile to the next
     bool goes_on;
-    Vector *sum;  // of row `row`; rows are ACCUMULATORS vectors apart
-    long sum_x;
 };
 
+// Computes `times` tiles in one call. Vectors of a row of sums are contiguous, rows are ACCUMULATORS vectors apart. There is a
+// step at least.
 template <int R, int X, bool HAS_SCALARS>
-static void accumulate_tile(const AccumulateTile &tile) {
-    Lanes sum[R][X];
-    UNROLL
-    for (int r = 0; r < R; r++) {
-        UNROLL
-        for (int x = 0; x < X; x++) sum[r][x] = tile.goes_on ? load(tile.sum + r * ACCUMULATORS + x * tile.sum_x) : splat<Lanes>(0.0f);
-    }
-    for (int d = 0; d < tile.depth; d++) {
-        const Vector *stream = tile.stream[d] + tile.stream_start, *scalars = tile.scalars[d] + tile.scalars_start;
-        Lanes vector[X];
-        UNROLL
-        for (int x = 0; x < X; x++) vector[x] = load_once(stream + x * tile.stream_x);
+static void accumulate_tile(const AccumulateTile &tile, int times, long stream_start, long scalars_start, int row, Vector *to) {
+    const long stream_step = tile.stream_step, scalars_step = tile.scalars_step, stream_x = tile.stream_x;
+    for (int t = 0; t < times; t++) {
+        Lanes sum[R][X];
         UNROLL
         for (int r = 0; r < R; r++) {
-            const Lanes scalar = splat<Lanes>(HAS_SCALARS ? scalar_of(scalars, tile.row + r) : 0.0f);
             UNROLL
-            for (int x = 0; x < X; x++) sum[r][x] = sum[r][x] + vector[x] * scalar;
+            for (int x = 0; x < X; x++) sum[r][x] = tile.goes_on ? load(to + r * ACCUMULATORS + x) : splat<Lanes>(0.0f);
         }
-    }
-    UNROLL
-    for (int r = 0; r < R; r++) {
+        for (int s = 0; s < tile.segments; s++) {
+            const Vector *stream = tile.stream[s] + stream_start;
+            const Element *scalars = scalars_of(tile.scalars[s] + scalars_start) + row;
+            int n = tile.steps;
+            do {
+                Lanes vector[X];
+                UNROLL
+                for (int x = 0; x < X; x++) vector[x] = load_once(stream + x * stream_x);
+                UNROLL
+                for (int r = 0; r < R; r++) {
+                    const Lanes scalar = splat<Lanes>(HAS_SCALARS ? scalars[r] : 0.0f);
+                    UNROLL
+                    for (int x = 0; x < X; x++) sum[r][x] = sum[r][x] + vector[x] * scalar;
+                }
+                stream += stream_step;
+                scalars += scalars_step * LANES;
+            } while (--n);
+        }
         UNROLL
-        for (int x = 0; x < X; x++) store(tile.sum + r * ACCUMULATORS + x * tile.sum_x, sum[r][x]);
+        for (int r = 0; r < R; r++) {
+            UNROLL
+            for (int x = 0; x < X; x++) store(to + r * ACCUMULATORS + x, sum[r][x]);
+        }
+        stream_start += tile.next_stream;
+        scalars_start += tile.next_scalars;
+        to += tile.next_sum;
     }
 }
 
@@ -186,7 +209,7 @@ ALWAYS_INLINE void sum_rows(const ReduceTile &tile, const Vector *stream, const 
         for (int y = 0; y < Y; y++) vector[y] = load(stream + y * tile.stream_y);
         UNROLL
         for (int r = 0; r < R; r++) {
-            const Lanes row = load(buffer + r * BUFFER_PITCH);
+            const Lanes row = Y > 1 ? load_once(buffer + r * BUFFER_PITCH) : load(buffer + r * BUFFER_PITCH);
             UNROLL
             for (int y = 0; y < Y; y++) sum[y][r] = sum[y][r] + vector[y] * row;
         }
@@ -243,9 +266,10 @@ struct ExpandSize {
 
 template <int R, int X>
 struct AccumulateSize {
-    static void run(const AccumulateTile &tile) {
+    template <typename... At>
+    static void run(const AccumulateTile &tile, At... at) {
         constexpr bool is_used = R * X <= TILE_SUMS;
-        accumulate_tile<is_used ? R : 1, is_used ? X : 1, true>(tile);
+        accumulate_tile<is_used ? R : 1, is_used ? X : 1, true>(tile, at...);
     }
 };
 
@@ -264,7 +288,7 @@ struct Sizes {
     void operator()(int a, int b, const Tile &tile, At... at) const { run[a - 1][b - 1](tile, at...); }
 };
 typedef Sizes<ExpandTile, int, const Vector *, const Vector *, const Vector *, Vector *, Vector *> ExpandSizes;
-typedef Sizes<AccumulateTile> AccumulateSizes;
+typedef Sizes<AccumulateTile, int, long, long, int, Vector *> AccumulateSizes;
 typedef Sizes<ReduceTile, int, int, Vector (*)[ROWS]> ReduceSizes;
 
 template <typename AllSizes, template <int, int> class Size, int... I>

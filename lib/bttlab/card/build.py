@@ -63,8 +63,12 @@ class OverlayDefinition:
 
 DEFINITIONS = {
     # The ABI warning on vectors of 64 bytes does not matter: no other compiler's code is linked with this.
+    # Loops for strides of 1 beside each other loop double the code of a tile, which its first run waits for.
     "trainer": OverlayDefinition(
-        "trainer", "processor/trainer.cpp", (TRAINER_KERNEL,), emulation_flags=("-DBTTLAB_FAST", "-Wno-psabi")
+        "trainer",
+        "processor/trainer.cpp",
+        (TRAINER_KERNEL,),
+        emulation_flags=("-DBTTLAB_FAST", "-Wno-psabi", "-fno-version-loops-for-strides"),
     ),
 }
 
