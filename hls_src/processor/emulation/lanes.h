@@ -13,6 +13,7 @@ constexpr int REGISTER_BYTES = 64;
 #else
 constexpr int REGISTER_BYTES = 32;
 #endif
+constexpr bool HAS_PERMUTES = REGISTER_BYTES == 64;  // of two vectors
 constexpr int PARTS = 4 * LANES / REGISTER_BYTES;
 
 typedef float Part __attribute__((vector_size(REGISTER_BYTES), may_alias));
@@ -85,7 +86,21 @@ static inline Lanes join(__m256 low, __m256 high) {
     return result;
 }
 
-// Transposes two blocks of 4 x 4 elements: the lower and the upper halves of four rows.
+// Joins four elements from each address.
+static inline __m256 join(const float *low, const float *high) {
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1);
+}
+
+static inline Lanes join(const float *first, const float *second, const float *third, const float *fourth) {
+#if defined(__AVX512F__)
+    const __m512 three = _mm512_insertf32x4(_mm512_castps256_ps512(join(first, second)), _mm_loadu_ps(third), 2);
+    return {{_mm512_insertf32x4(three, _mm_loadu_ps(fourth), 3)}};
+#else
+    return {{join(first, second), join(third, fourth)}};
+#endif
+}
+
+// Transposes blocks of 4 x 4 elements: each quarter of four rows.
 static inline void transpose(const __m256 *row, __m256 *column) {
     const __m256 front = _mm256_unpacklo_ps(row[0], row[1]), back = _mm256_unpacklo_ps(row[2], row[3]);
     const __m256 third = _mm256_unpackhi_ps(row[0], row[1]), fourth = _mm256_unpackhi_ps(row[2], row[3]);
@@ -94,6 +109,34 @@ static inline void transpose(const __m256 *row, __m256 *column) {
     column[2] = _mm256_shuffle_ps(third, fourth, 0x44);
     column[3] = _mm256_shuffle_ps(third, fourth, 0xee);
 }
+
+static inline void transpose(const Lanes *row, Lanes *column) {
+#if defined(__AVX512F__)
+    const auto low = [&](int i) { return _mm512_maskz_unpacklo_ps(0xffff, row[i].part[0], row[i + 1].part[0]); };
+    const auto high = [&](int i) { return _mm512_maskz_unpackhi_ps(0xffff, row[i].part[0], row[i + 1].part[0]); };
+    const __m512 front = low(0), back = low(2), third = high(0), fourth = high(2);
+    column[0] = {{_mm512_maskz_shuffle_ps(0xffff, front, back, 0x44)}};
+    column[1] = {{_mm512_maskz_shuffle_ps(0xffff, front, back, 0xee)}};
+    column[2] = {{_mm512_maskz_shuffle_ps(0xffff, third, fourth, 0x44)}};
+    column[3] = {{_mm512_maskz_shuffle_ps(0xffff, third, fourth, 0xee)}};
+#else
+    UNROLL
+    for (int i = 0; i < PARTS; i++) {
+        const __m256 own[4] = {row[0].part[i], row[1].part[i], row[2].part[i], row[3].part[i]};
+        __m256 of[4];
+        transpose(own, of);
+        UNROLL
+        for (int c = 0; c < 4; c++) column[c].part[i] = of[c];
+    }
+#endif
+}
+
+#if defined(__AVX512F__)
+// Selects lanes of two vectors: LANES + l is lane l of the second one. Zero where a bit of `is_some` is not set.
+static inline Lanes permute(const Lanes &a, const Lanes &b, __m512i lanes, int is_some = 0xffff) {
+    return {{_mm512_maskz_permutex2var_ps(static_cast<__mmask16>(is_some), a.part[0], lanes, b.part[0])}};
+}
+#endif
 
 typedef float Element __attribute__((may_alias));
 

@@ -34,39 +34,15 @@ static void take_functions() {
     }
 }
 
-struct Coefficients {
-    Lanes c[3];
+// Where the arguments of a vector lie in the table of a function.
+struct Located {
+    Lanes beyond;          // how far each is from the beginning of its part, in parts
+    IntPart part[PARTS];   // the number of its part, from that of 0 on
+    IntPart place[PARTS];  // the address of its entry, in bytes
 };
 
-// Gathers the coefficients of LANES entries, whose places are in bytes, and transposes them, eight lanes at a time.
-static inline Coefficients coefficients_of(const IntPart *places) {
-    typedef unsigned long Pair __attribute__((may_alias));
-    const Pair *pairs = reinterpret_cast<const Pair *>(places);  // leave a vector register at once, which few a cycle do
-    const auto row_of_lane = [&](int l) {
-        const unsigned long place = l % 2 ? pairs[l / 2] >> 32 : pairs[l / 2] & 0xffffffff;
-        return _mm_load_ps(reinterpret_cast<const float *>(reinterpret_cast<const char *>(function_rows) + place));
-    };
-    __m256 column[LANES / 8][4];
-    UNROLL
-    for (int half = 0; half < LANES / 8; half++) {
-        __m256 row[4];
-        UNROLL
-        for (int i = 0; i < 4; i++) {
-            row[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(row_of_lane(8 * half + i)), row_of_lane(8 * half + i + 4), 1);
-        }
-        transpose(row, column[half]);
-    }
-    Coefficients of;
-    UNROLL
-    for (int c = 0; c < 3; c++) of.c[c] = join(column[0][c], column[1][c]);
-    return of;
-}
-
-// F of each lane of a vector. NaN stays NaN.
-static inline Lanes function_of(const Function &g, const Lanes &x) {
-    Lanes d;
-    IntPart k[PARTS];
-    IntPart place[PARTS];
+// NaN is in some part, and beyond its beginning by NaN.
+static inline void locate(const Function &g, const Lanes &x, Located &found) {
     UNROLL
     for (int i = 0; i < PARTS; i++) {
         const Part zero = {}, low = g.low - zero, high = g.high - zero;
@@ -74,21 +50,34 @@ static inline Lanes function_of(const Function &g, const Lanes &x) {
         const Part t = clamped * (g.steps - zero);
         const IntPart is_finite = ((IntPart)t & 0x7fffffff) < 0x7f800000;
         const IntPart whole = __builtin_convertvector((Part)((IntPart)t & is_finite), IntPart);
-        k[i] = whole + (__builtin_convertvector(whole, Part) > t);  // true is -1
-        d.part[i] = t - __builtin_convertvector(k[i], Part);
-        const IntPart j = g.mode == EXPONENTIAL ? k[i] & ((1 << g.bits) - 1) : k[i] - g.first;
-        place[i] = ((j + g.base) & (FUNCTION_ENTRIES - 1)) * static_cast<int>(sizeof(function_rows[0]));
+        const IntPart k = whole + (__builtin_convertvector(whole, Part) > t);  // true is -1
+        found.beyond.part[i] = t - __builtin_convertvector(k, Part);
+        const IntPart j = g.mode == EXPONENTIAL ? k & ((1 << g.bits) - 1) : k - g.first;
+        found.part[i] = k;
+        found.place[i] = ((j + g.base) & (FUNCTION_ENTRIES - 1)) * static_cast<int>(sizeof(function_rows[0]));
     }
-    const Coefficients of = coefficients_of(place);
-    Lanes v = of.c[0] + d * (of.c[1] + d * of.c[2]);
+}
+static_assert((FUNCTION_ENTRIES & (FUNCTION_ENTRIES - 1)) == 0, "entries are taken modulo their number");
+
+// F of each lane of a vector. NaN stays NaN.
+static inline Lanes function_at(const Function &g, const Located &found) {
+    typedef unsigned Place __attribute__((may_alias));
+    const Place *place = reinterpret_cast<const Place *>(found.place);
+    const auto entry = [&](int l) {
+        return reinterpret_cast<const float *>(reinterpret_cast<const char *>(function_rows) + place[l]);
+    };
+    Lanes row[4], c[4];  // four entries each; coefficients
+    UNROLL
+    for (int i = 0; i < 4; i++) row[i] = join(entry(i), entry(i + 4), entry(i + 8), entry(i + 12));
+    transpose(row, c);
+    Lanes v = c[0] + found.beyond * (c[1] + found.beyond * c[2]);
     if (g.mode != EXPONENTIAL) return v;
     UNROLL
     for (int i = 0; i < PARTS; i++) {
-        v.part[i] = (Part)((UnsignedPart)v.part[i] + ((UnsignedPart)(k[i] >> g.bits) << 23));
+        v.part[i] = (Part)((UnsignedPart)v.part[i] + ((UnsignedPart)(found.part[i] >> g.bits) << 23));
     }
     return v;
 }
-static_assert((FUNCTION_ENTRIES & (FUNCTION_ENTRIES - 1)) == 0, "entries are taken modulo their number");
 
 static constexpr bool adds_rows(int operation) {
     return operation == SUM || operation == VARIANCE || operation == NORM_SUMS || operation == COLUMNS ||
@@ -146,8 +135,9 @@ static int row_along(const Nest &nest, int operation) {
 }
 
 struct RowPlan {
-    int along;      // the level that rows run along; -1: none
-    bool is_whole;  // each row contains all terms of its sum
+    int along;         // the level that rows run along; -1: none
+    bool is_whole;     // each row contains all terms of its sum
+    bool looks_ahead;  // no step reads as `a` what another step writes
 };
 
 static RowPlan plan_rows(const Nest &nest) {
@@ -158,7 +148,7 @@ static RowPlan plan_rows(const Nest &nest) {
         const bool is_outside = nest.end[j] > 1 && (j != along || is_any_offset(nest, j));
         is_whole &= !(code.depth_mask >> j & 1) || (!is_outside && nest.end[j] == nest.active[j]);
     }
-    return {along, is_whole};
+    return {along, is_whole, is_not_fed(nest, A_IN, nest.operand[R0_OUT])};
 }
 
 // A row: its index among the statistics and among the terms of the loss, its statistics before the instruction, its sums.
@@ -178,6 +168,8 @@ static constexpr VectorOperationBits bits_of_operation(int operation) {
 template <int OPERATION>
 static constexpr VectorOperationBits operation_bits = bits_of_operation(OPERATION);
 
+constexpr int AHEAD = 16;  // vectors whose arguments are located before their functions are read
+
 // All rows of an instruction. WHOLE: all lanes of all vectors are valid.
 template <int OPERATION, bool WHOLE>
 static void vector_rows(const Nest &nest, const RowPlan &plan, const Sample &sample, Run &run) {
@@ -188,6 +180,9 @@ static void vector_rows(const Nest &nest, const RowPlan &plan, const Sample &sam
     constexpr const VectorOperationBits &operation = operation_bits<OPERATION>;
     constexpr bool has_second_sum = OPERATION == NORM_SUMS || OPERATION == COLUMNS || OPERATION == EXPONENT;
     const bool has_b = OPERATION != SUM || code.operand[B_IN].valid;  // else it is a copy of a
+    constexpr bool has_function = OPERATION == FUNCTION || OPERATION == TIMES_FUNCTION || OPERATION == EXPONENT;
+    const int ahead = plan.looks_ahead ? AHEAD : 1;  // a power of two
+    Located located[AHEAD];
     const Function &function = program.function[code.operand[STATISTIC_ROW].where % FUNCTIONS];
     const Lanes zero = splat<Lanes>(0.0f);
     const int along = plan.along, vectors_along = along == code.vector_level ? LANES : 0;
@@ -215,8 +210,15 @@ static void vector_rows(const Nest &nest, const RowPlan &plan, const Sample &sam
             if (!WHOLE) valid = first_lanes(nest.count - vector_0);
             const auto cut = [&](const Lanes &value) { return WHOLE ? value : value & valid; };
             const Lanes a = load(from_a), b = has_b ? load(from_b) : splat<Lanes>(-0.0f);
-            const RowStep<Lanes> of = row_step(operation, row.by, label - vector_0, a, b, load(from_c),
-                                               [&](const Lanes &x) { return function_of(function, x); });
+            for (int i = n; has_function && (n & (ahead - 1)) == 0 && i < n + ahead && i < count; i++) {
+                row_step(operation, row.by, 0, load(from_a + (i - n) * strides[A_IN]), b, b, [&](const Lanes &x) {
+                    locate(function, x, located[i - n]);
+                    return x;
+                });
+            }
+            const RowStep<Lanes> of = row_step(operation, row.by, label - vector_0, a, b, load(from_c), [&](const Lanes &) {
+                return function_at(function, located[n & (ahead - 1)]);
+            });
             if (adds_rows(OPERATION)) row.sum = row.sum + cut(of.value_0);
             if (has_second_sum) row.sum_1 = row.sum_1 + cut(of.value_1);
             if (!writes_vectors(OPERATION)) continue;
@@ -230,10 +232,10 @@ static void vector_rows(const Nest &nest, const RowPlan &plan, const Sample &sam
             }
         }
         if (!adds_rows(OPERATION)) return;
-        largest[place] = row.best;
-        store(&accumulator[0][place], row.sum);
-        store(&accumulator[1][place], row.sum_1);
         if (!is_whole) {
+            largest[place] = row.best;
+            store(&accumulator[0][place], row.sum);
+            store(&accumulator[1][place], row.sum_1);
             if (along >= 0) step.index[along] += count - 1;
             const bool last = is_last(nest, step);
             if (along >= 0) step.index[along] -= count - 1;
