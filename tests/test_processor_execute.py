@@ -14,6 +14,7 @@ from bttlab.card.image import IMAGES, cpu_features
 from bttlab.compiler.instruction import Instruction as CompiledInstruction
 from bttlab.compiler.instruction import Level, encode
 from bttlab.compiler.machine import M
+from bttlab.compiler.shuffles import permutation_entries
 from bttlab.compiler.timing import time_program
 
 from processor_native import Call, Instruction, Native, Operand, Sample, Tables, packed
@@ -236,6 +237,19 @@ def fill_columns(random: Random, table: np.ndarray, code: Instruction) -> None:
         table[first_out + step, M.LANES :] = enable | random.integers(0, M.LANES, M.LANES) | np.array(read) << 4
 
 
+def swapped_axes(rows: int, columns: int, width: int, *, is_flat: bool) -> tuple[np.ndarray, int]:
+    """Return the permutation of an array that swaps rows and columns of `width` elements, and its number of vectors in.
+
+    Rows begin with a vector; those of the result follow each other if `is_flat`.
+    """
+    padded = -(-columns * width // M.LANES) * M.LANES
+    elements = np.arange(rows * padded).reshape(rows, padded)[:, : columns * width].reshape(rows, columns, width)
+    swapped = elements.swapaxes(0, 1).reshape(1 if is_flat else columns, -1)
+    out = np.full((len(swapped), -(-swapped.shape[1] // M.LANES) * M.LANES), -1)
+    out[:, : swapped.shape[1]] = swapped
+    return out.reshape(-1, M.LANES), rows * padded // M.LANES
+
+
 def update(random: Random, _operation: int) -> Instruction:
     n = any_nest(random)
     banks = random.permutation([2, 16, 17, 18]).tolist()
@@ -293,6 +307,49 @@ def test_random_instructions_give_equal_bits(loop, fast, make, operation):
         call = {"optimizer": int(random.integers(3)), "pending": int(random.choice(3, p=(0.25, 0.5, 0.25)))}
         call["beta1"] = call["beta2"] = float(random.choice([0.9, 1.0]))  # 1: amid an update of several samples
         check(loop, fast, filled, code, rows, sample, **call)
+
+
+# Rows, columns and width of arrays whose axes programs swap; the last ones only move vectors, or lanes by four.
+AXES = (
+    (8, 96, 1),
+    (96, 8, 1),
+    (8, 12, 1),
+    (12, 8, 1),
+    (8, 16, 1),
+    (12, 15, 1),
+    (4, 24, 2),
+    (3, 5, 16),
+    (8, 1, 12),
+    (1, 8, 12),
+)
+
+
+@pytest.mark.parametrize("is_flat", [False, True], ids=["rows", "flat"])
+@pytest.mark.parametrize("axes", AXES, ids=str)
+def test_swapped_axes_give_equal_bits(loop, fast, axes, is_flat):
+    random = np.random.default_rng(sum(axes))
+    permutation, vectors_in = swapped_axes(*axes, is_flat=is_flat)
+    tables, filled = any_tables(random), any_memories(random, loop)
+    into, out = permutation_entries(permutation, vectors_in)
+    most = max(len(into), len(out))
+    tables.shuffle_table[: len(into), : M.LANES] = into
+    tables.shuffle_table[: len(out), M.LANES :] = out
+    for native in (loop, fast):
+        native.load(tables)
+    blocks = 3
+    entries, blocks_in, blocks_out = (0, 0, 0, 1), (len(into), 0, 0, 1), (len(out), 0, 0, 1)
+    to_bank, to_buffer = Operand(17, 7, blocks_out), Operand(1, 40, (0, 0, 0, 1))
+    # To a bank, to an operand buffer, to both; to where it comes from; several vectors out to a place.
+    for base, written in (
+        (2, {4: to_bank}),
+        (2, {5: to_buffer}),
+        (2, {4: to_bank, 5: to_buffer}),
+        (17, {4: to_bank}),
+        (2, {4: Operand(17, 7, (3, 0, 0, 0))}),
+    ):
+        operands = {0: Operand(0, 0, entries), 1: Operand(base, 3, blocks_in), 2: Operand(0, 0, entries), **written}
+        n, active = (blocks + 1, 1, 1, most), (blocks + 1, 1, 1, len(into))
+        check(loop, fast, filled, Instruction(M.SHUFFLE, 0, n, operands, active, count=len(out)), 0, any_sample(random))
 
 
 def any_memories(random: Random, native: Native) -> dict[str, np.ndarray]:

@@ -4,18 +4,13 @@
 #define BTTLAB_PROCESSOR_EMULATION_SHUFFLE_H
 
 #include "engine_steps.h"
+#include "exchange.h"
 #include "order.h"
 
 enum ShuffleOperand { ENTRY_IN, SOURCE, ENTRY_OUT, NOTHING_HERE, SHUFFLED_OUT, SHUFFLED_BUFFER };
 
-// Vectors that a block may read. Two blocks are in flight.
-constexpr int MOST_READS = 1024;
-static Vector block_vectors[2][MOST_READS];
+static Vector block_vectors[2][MOST_READS];  // two blocks are in flight
 
-// For each element out, in the order of the steps: its index among the elements in; ZERO_PLACE for a lane without one.
-typedef unsigned short Place;
-constexpr int ZERO_PLACE = MOST_READS * LANES;
-static_assert(ZERO_PLACE + LANES <= 1 << 16, "places are numbers of 16 bits");
 constexpr int MAP_VECTORS = 1 << 16;
 static Place map_memory[MAP_VECTORS][LANES];
 static int map_vectors;  // in use
@@ -29,29 +24,43 @@ struct Transpose {
 };
 static Transpose transpose_memory[MAP_VECTORS / 2];
 
-// A vector that no transpose has. Each of its quarters is four consecutive elements, or zero, if `has_runs`.
+// A vector that no transpose has. Each of its quarters is four consecutive elements, or zero, if `has_runs`. With `is_pair`,
+// all of its elements come from two vectors in, one of an even and one of an odd number.
 struct Single {
     int vector;
-    bool has_runs;
+    bool has_runs, is_pair;
+    short even, odd;
 };
 static Single single_memory[MAP_VECTORS];
+static Exchange exchange_memory[MAP_VECTORS];
+
+// Vectors out, one after the other, that are vectors in, one after the other, or zero.
+struct Move {
+    int to, from, count;  // from: -1 for zero
+};
+static Move move_memory[MAP_VECTORS];
 static Vector permuted[MAP_VECTORS];
 
 struct ShuffleMap {
     bool is_made;
     int key[4 * LEVELS];  // the cache key, apart from the tables
     const Place (*place)[LANES];
-    bool moves_vectors;  // each vector out is a vector in, or zero
+    // The map is its moves, or its exchanges, or its transposes and singles.
+    const Move *moves;
+    const Exchange *exchanges;
     const Transpose *transposes;
     const Single *singles;
-    int transpose_count, single_count;
+    int move_count, exchange_count, transpose_count, single_count;
+    Permutes permutes;
 };
 constexpr int MAPS = 256, MAPS_LOOKED_AT = 8;
 static ShuffleMap maps[MAPS];
+static int in_order[MAP_VECTORS];  // 0, 1, 2, ...
 
 static void forget_maps() {
     map_vectors = 0;
     for (int i = 0; i < MAPS; i++) maps[i].is_made = false;
+    for (int w = 0; w < MAP_VECTORS; w++) in_order[w] = w;
 }
 
 // The cache entry of an instruction's map, which may still have to be built.
@@ -62,8 +71,7 @@ static ShuffleMap *kept_map(const Nest &nest) {
         const int parts[4] = {nest.n[j], nest.active[j], in.stride[j], out.stride[j]};
         for (int i = 0; i < 4; i++) key[4 * j + i] = parts[i];
     }
-    unsigned long number = 0;
-    for (int part : key) number = number * 31 + part;
+    const unsigned number = 5u * in.start + out.start + 3u * nest.count + 7u * nest.n[3] + nest.active[3];
     // Evicts another map only if all entries that may hold this one are in use, so that alternating maps are not rebuilt.
     ShuffleMap *map = nullptr;
     for (int i = 0; i < MAPS_LOOKED_AT; i++) {
@@ -75,15 +83,23 @@ static ShuffleMap *kept_map(const Nest &nest) {
     return map;
 }
 
-// Whether every vector out is a vector in, or zero.
-static bool are_vectors(const Place (*place)[LANES], int vectors) {
-    bool are_whole = true;
+// Finds the moves of the `vectors` out that a map has. None, unless every vector out is a vector in, or zero.
+static void find_moves(ShuffleMap &map, int vectors) {
+    Move *moves = move_memory + (map.place - map_memory);
+    map.moves = moves, map.move_count = 0;
+    int count = 0;
     for (int w = 0; w < vectors; w++) {
-        const Place first = place[w][0];
-        are_whole &= first % LANES == 0;
-        for (int l = 1; l < LANES; l++) are_whole &= place[w][l] == (first == ZERO_PLACE ? first : first + l);
+        const Place first = map.place[w][0];
+        bool is_whole = first % LANES == 0;
+        for (int l = 1; l < LANES; l++) is_whole &= map.place[w][l] == (first == ZERO_PLACE ? first : first + l);
+        if (!is_whole) return;
+        const int from = first == ZERO_PLACE ? -1 : first / LANES;
+        Move &last = moves[count > 0 ? count - 1 : 0];
+        const bool goes_on = count > 0 && from == (last.from < 0 ? -1 : last.from + last.count);
+        if (goes_on) last.count++;
+        if (!goes_on) moves[count++] = {w, from, 1};
     }
-    return are_whole;
+    map.move_count = count;
 }
 
 // Whether places are those of the elements that lie so far behind others; zeros where those are.
@@ -97,6 +113,20 @@ static bool has_runs(const Place *place) {
     bool has = true;
     for (int l = 0; l < LANES; l++) has &= are_behind(&place[l], &place[l / 4 * 4], l % 4, 1);
     return has;
+}
+
+static Single single_of(int vector, const Place *place) {
+    Single single = {vector, has_runs(place), true, -1, -1};
+    for (int l = 0; l < LANES; l++) {
+        if (place[l] == ZERO_PLACE) continue;
+        const short in = static_cast<short>(place[l] / LANES);
+        short &own = in % 2 ? single.odd : single.even;
+        single.is_pair &= own < 0 || own == in;
+        own = in;
+    }
+    if (single.even < 0) single.even = 0;
+    if (single.odd < 0) single.odd = single.even;
+    return single;
 }
 
 // Finds the transposes of the `vectors` out that a map has: all that one can have.
@@ -120,7 +150,7 @@ static void find_transposes(ShuffleMap &map, int vectors) {
         const bool are_two = w + 1 < vectors && !is_taken[w + 1] && are_behind(from + LANES / 2, from, 1, LANES / 2) &&
                              are_behind(map.place[w + 1], from, 2, LANES);
         if (has_runs(from) || !(are_four || are_two)) {
-            singles[map.single_count++] = {w, has_runs(from)};
+            singles[map.single_count++] = single_of(w, from);
             continue;
         }
         Transpose &found = transposes[map.transpose_count++];
@@ -167,107 +197,171 @@ static void make_map(ShuffleMap &map, const Nest &nest, const Box &reads, const 
     map_vectors += kept;
     map.is_made = true;
     map.place = place;
-    map.moves_vectors = are_vectors(place, made);
-    if (!map.moves_vectors) find_transposes(map, made);
+    find_moves(map, made);
+    map.exchanges = exchange_memory + (place - map_memory), map.exchange_count = 0;
+    if (HAS_PERMUTES && !map.move_count) {
+        map.exchange_count = find_exchanges(place, made, exchange_memory + (place - map_memory), map.permutes);
+    }
+    if (!map.move_count && !map.exchange_count) find_transposes(map, made);
 }
 static_assert((SHUFFLE_VECTORS & (SHUFFLE_VECTORS - 1)) == 0, "places are taken modulo their number");
 
-// Where the vectors out of a block go: vector w to to[at[w]], and to second[second_at[w]] unless that is null.
+// Where the vectors out of a block go: vector w to to[at[w]].
 struct Destination {
-    Vector *to, *second;
-    const int *at, *second_at;
-    bool check;
+    Vector *to;
+    const int *at;
 
-    void give(int w, const Lanes &value, Marks &marks) const {
-        store(to + at[w], value);
-        if (second) store(second + second_at[w], value);
-        if (check) mark_overflow(marks, value, STATE_LIMIT);
-    }
+    void give(int w, const Lanes &value) const { store(to + at[w], value); }
 };
 
-static inline __m256 two_quarters(const float *low, const float *high) {
-    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1);
-}
-
-static inline void give_transpose(const Transpose &t, const float *elements, const Destination &to, Marks &marks) {
+static inline void give_transpose(const Transpose &t, const float *elements, const Destination &to) {
     const Lanes lanes = some_lanes(t.lanes);
-    __m256 row[2][4], column[2][4];
-    UNROLL
-    for (int i = 0; i < 4; i++) row[0][i] = two_quarters(elements + t.from[i], elements + t.from[i + 4]);
-    transpose(row[0], column[0]);
+    const auto at = [&](int l) { return elements + t.from[l]; };
     if (t.period == 0) {
-        to.give(t.vector, join(column[0][0], column[0][1]) & lanes, marks);
-        to.give(t.vector + 1, join(column[0][2], column[0][3]) & lanes, marks);
+        __m256 row[4], column[4];
+        UNROLL
+        for (int i = 0; i < 4; i++) row[i] = join(at(i), at(i + 4));
+        transpose(row, column);
+        to.give(t.vector, join(column[0], column[1]) & lanes);
+        to.give(t.vector + 1, join(column[2], column[3]) & lanes);
         return;
     }
+    Lanes row[4], column[4];
     UNROLL
-    for (int i = 0; i < 4; i++) row[1][i] = two_quarters(elements + t.from[i + 8], elements + t.from[i + 12]);
-    transpose(row[1], column[1]);
+    for (int i = 0; i < 4; i++) row[i] = join(at(i), at(i + 4), at(i + 8), at(i + 12));
+    transpose(row, column);
     UNROLL
-    for (int i = 0; i < 4; i++) to.give(t.vector + i * t.period, join(column[0][i], column[1][i]) & lanes, marks);
+    for (int i = 0; i < 4; i++) to.give(t.vector + i * t.period, column[i] & lanes);
 }
 
 // Gathers the vectors out from the elements of a block.
-static void permute_block(const ShuffleMap &map, const Vector *block, const Destination &where, Marks &marks) {
+static void permute_block(const ShuffleMap &map, const Vector *block, Destination to) {
     static const float zeros[4] = {};
-    const Destination to = where;  // a copy, because the compiler must assume that stores change the original
     const float *elements = reinterpret_cast<const float *>(block);
-    for (int t = 0; t < map.transpose_count; t++) give_transpose(map.transposes[t], elements, to, marks);
+    for (int t = 0; t < map.transpose_count; t++) give_transpose(map.transposes[t], elements, to);
     for (const Single *s = map.singles; s < map.singles + map.single_count; s++) {
         const Place *place = map.place[s->vector];
         const auto at = [&](int l) { return place[l] == ZERO_PLACE ? zeros : elements + place[l]; };
+#if defined(__AVX512F__)
+        if (s->is_pair) {
+            const __m512i lanes = _mm512_maskz_cvtepu16_epi32(0xffff, *reinterpret_cast<const __m256i_u *>(place));
+            const int is_some = _mm512_cmpneq_epi32_mask(lanes, _mm512_set1_epi32(ZERO_PLACE));
+            to.give(s->vector, permute(load(block + s->even), load(block + s->odd), lanes, is_some));
+            continue;
+        }
+#endif
         if (s->has_runs) {
-            to.give(s->vector, join(two_quarters(at(0), at(4)), two_quarters(at(8), at(12))), marks);
+            to.give(s->vector, join(at(0), at(4), at(8), at(12)));
             continue;
         }
         Vector vector = {};
         for (int l = 0; l < LANES; l++) vector[l] = *at(l);
-        to.give(s->vector, load(&vector), marks);
+        to.give(s->vector, load(&vector));
     }
 }
 
-// Moves the vectors out from those of a block.
-static void move_block(const ShuffleMap &map, int vectors, const Vector *block, const Destination &where, Marks &marks) {
-    const Destination to = where;  // a copy, too
-    for (int w = 0; w < vectors; w++) {
-        const Place place = map.place[w][0];
-        to.give(w, place == ZERO_PLACE ? splat<Lanes>(0.0f) : load(block + place / LANES), marks);
+#if defined(__AVX512F__)
+// WHOLE: all exchanges are of eight vectors in and eight out.
+template <bool WHOLE>
+static void exchange_block(const ShuffleMap &map, const Vector *block, Destination to) {
+    const Lanes lanes = some_lanes(map.permutes.lanes);
+    __m512i lane[STAGES][2];
+    UNROLL
+    for (int i = 0; i < 2 * STAGES; i++) lane[i / 2][i % 2] = _mm512_load_si512(map.permutes.lane[i / 2][i % 2]);
+    for (const Exchange *e = map.exchanges; e < map.exchanges + map.exchange_count; e++) {
+        Lanes vectors[EXCHANGED];
+        UNROLL
+        for (int i = 0; i < EXCHANGED; i++) vectors[i] = load(WHOLE || i < e->ins ? block + e->in[i] : &zero_vector);
+        exchange(vectors, [&](int s, int half, const Lanes &a, const Lanes &b) { return permute(a, b, lane[s][half]); });
+        UNROLL
+        for (int i = 0; i < EXCHANGED; i++) {
+            if (WHOLE || i < e->outs) to.give(e->out[i], vectors[i] & lanes);
+        }
+    }
+}
+#endif
+
+static void move_block(const ShuffleMap &map, const Vector *block, Destination to) {
+    for (const Move *move = map.moves; move < map.moves + map.move_count; move++) {
+        const Vector *from = move->from < 0 ? &zero_vector : block + move->from;
+        const int stride = move->from >= 0;
+        for (int n = 0; n < move->count; n++, from += stride) to.give(move->to + n, load(from));
     }
 }
 
-static void give_block(const ShuffleMap &map, int vectors, const Vector *block, const Destination &to, Marks &marks) {
-    if (map.moves_vectors) return move_block(map, vectors, block, to, marks);
-    permute_block(map, block, to, marks);
+static void give_block(const ShuffleMap &map, const Vector *block, const Destination &to) {
+    if (map.move_count) return move_block(map, block, to);
+#if defined(__AVX512F__)
+    if (map.exchange_count && map.permutes.are_whole) return exchange_block<true>(map, block, to);
+    if (map.exchange_count) return exchange_block<false>(map, block, to);
+#endif
+    permute_block(map, block, to);
 }
 
-// The places of a block's vectors out, from that of the first one on.
-static int bank_places[MAP_VECTORS], buffer_places[MAP_VECTORS], in_order[MAP_VECTORS];
+// Whether the steps of a block access contiguous vectors, in order.
+static bool lies_together(const Nest &nest, int o, const Box &box) {
+    int vectors = 1;
+    for (int j = LEVELS - 1; j > 0; j--) {
+        if (box.to[j] > 0 && nest.operand[o].stride[j] != vectors) return false;
+        vectors *= box.to[j] + 1;
+    }
+    return !nest.operand[o].token_offset;
+}
 
-static inline long row_offset(const Nest &nest, const Step &step) { return 1L * row_of(nest, step) * BUFFER_PITCH; }
+static int bank_places[MAP_VECTORS], buffer_places[MAP_VECTORS];
 
-static void find_places(const Nest &nest, const Box &writes) {
+// The places of a block's vectors out in operand o, from that of the first one on.
+static const int *places_of(const Nest &nest, int o, const Box &writes, int *places) {
+    const bool has_rows = o == SHUFFLED_BUFFER && nest.code->row_level;
+    if (!nest.code->operand[o].valid || (!has_rows && lies_together(nest, o, writes))) return in_order;
     int w = 0;
-    long bank = 0, buffer = 0;
+    long first = 0;
     each_step(nest, writes, [&](const Step &step) {
-        const long row = nest.code->row_level ? row_offset(nest, step) : 0;
-        in_order[w] = w;
-        if (w == 0) bank = step.offset[SHUFFLED_OUT], buffer = step.offset[SHUFFLED_BUFFER];
-        bank_places[w] = static_cast<int>(step.offset[SHUFFLED_OUT] - bank);
-        buffer_places[w++] = static_cast<int>(step.offset[SHUFFLED_BUFFER] - buffer + row);
+        if (w == 0) first = step.offset[o];
+        places[w++] = static_cast<int>(step.offset[o] - first + (has_rows ? 1L * row_of(nest, step) * BUFFER_PITCH : 0));
     });
+    return places;
 }
 
-// Where the vectors out of a block go.
-static Destination destination_of(const Nest &nest, int block) {
-    const auto &operand = nest.code->operand;
-    const int first[LEVELS] = {block}, row = nest.code->row_level ? 0 : nest.code->row_base + block;
-    const auto at = [&](int o) { return nest.operand[o].memory + nest.operand[o].offset(first, nest.code->offset_level); };
-    const bool check = nest.code->flags & CHECK;
-    if (!operand[SHUFFLED_BUFFER].valid) return {at(SHUFFLED_OUT), nullptr, bank_places, nullptr, check};
-    Vector *buffer = at(SHUFFLED_BUFFER) + (row & (ROWS - 1)) * BUFFER_PITCH;
-    if (!operand[SHUFFLED_OUT].valid) return {buffer, nullptr, buffer_places, nullptr, check};
-    return {at(SHUFFLED_OUT), buffer, bank_places, buffer_places, check};
+// Whether the places of a block's vectors out in operand o are known to differ.
+static bool are_distinct(const Nest &nest, int o, const Box &writes) {
+    const bool has_rows = o == SHUFFLED_BUFFER && nest.code->row_level;
+    long inside = 0;
+    for (int j = LEVELS - 1; j > 0; j--) {
+        if (writes.to[j] == 0) continue;
+        if (has_offset(nest, o, j)) return false;
+        if (has_rows && nest.code->row_level == j) {
+            if (writes.to[j] >= ROWS) return false;
+            continue;
+        }
+        const long stride = __builtin_abs(nest.operand[o].stride[j]);
+        if (stride <= inside) return false;
+        inside += stride * writes.to[j];
+    }
+    return true;
 }
+
+// The address of a block's first step.
+static inline Vector *start_of(const Nest &nest, int o, int block) {
+    const Reach &reach = nest.operand[o];
+    const int token = nest.code->offset_level == 0 ? block : 0;
+    return reach.memory + reach.start + 1L * block * reach.stride[0] + (reach.token_offset ? reach.token_offset[token] : 0);
+}
+
+static inline Vector *buffer_start(const Nest &nest, int block) {
+    const int row = nest.code->row_level ? 0 : nest.code->row_base + block;
+    return start_of(nest, SHUFFLED_BUFFER, block) + (row & (ROWS - 1)) * BUFFER_PITCH;
+}
+
+// The bank and the operand buffer that vectors out go to.
+struct Destinations {
+    Destination to[2];
+    int count;
+
+    void give(int w, const Lanes &value) const {
+        for (int i = 0; i < count; i++) to[i].give(w, value);
+    }
+};
 
 // Reads the vectors in.
 static Vector *take_vectors(const Nest &nest, const Box &reads, Vector *to) {
@@ -278,14 +372,11 @@ static Vector *take_vectors(const Nest &nest, const Box &reads, Vector *to) {
     return to;
 }
 
-// Whether a block's vectors in are contiguous and in order.
-static bool lies_together(const Nest &nest, const Box &reads) {
-    int vectors = 1;
-    for (int j = LEVELS - 1; j > 0; j--) {
-        if (reads.to[j] > 0 && nest.operand[SOURCE].stride[j] != vectors) return false;
-        vectors *= reads.to[j] + 1;
-    }
-    return !nest.operand[SOURCE].token_offset;
+// The steps of a block.
+static Box at_block(const Box &box, int block) {
+    Box steps = box;
+    steps.from[0] = steps.to[0] = block;
+    return steps;
 }
 
 static Box shuffle_reads(const Nest &nest) {
@@ -317,7 +408,7 @@ static void place_shuffle(Nest &nest, const Sample &sample) {
 }
 
 // Step by step, reads the vectors of a block, and writes the permuted ones of the block before.
-static void swap_block(const Nest &nest, int block, const Box &in, const Box &out, Vector *taken, const Destination &to) {
+static void swap_block(const Nest &nest, int block, const Box &in, const Box &out, Vector *taken, const Destinations &to) {
     int given = 0;
     Box steps = active_box(nest);
     for (int j = 1; j < LEVELS; j++) steps.to[j] = nest.n[j] - 1;
@@ -331,9 +422,7 @@ static void swap_block(const Nest &nest, int block, const Box &in, const Box &ou
         }
         if (is_in) taken = take_vectors(nest, here, taken);
         if (!is_out) return;
-        const Lanes value = load(permuted + given);
-        store(to.to + to.at[given], value);
-        if (to.second) store(to.second + to.second_at[given], value);
+        to.give(given, load(permuted + given));
         given++;
     });
 }
@@ -349,38 +438,45 @@ static void run_shuffle(const Nest &nest, Run &run) {
         run.overflow = true;
         return;
     }
+    const int blocks = nest.n[0];
+    if (blocks < 2) return;
     const bool has_offsets = nest.operand[ENTRY_IN].token_offset || nest.operand[ENTRY_OUT].token_offset;
     const bool same_entries = stays_along(nest, ENTRY_IN, 0) && stays_along(nest, ENTRY_OUT, 0) && !has_offsets;
     ShuffleMap *map = kept_map(nest);
-    Marks marks = {};
     // Reads a block's vectors while the previous block's are written: step by step if both may access the same address.
     const Reach &from = nest.operand[SOURCE], &to = nest.operand[SHUFFLED_OUT];
     const bool meet = from.memory == to.memory && overlap(from, to);
-    const bool stays = !meet && lies_together(nest, reads);  // the block is read in place, without a copy
-    const int vectors = static_cast<int>(vectors_out);
+    const bool stays = !meet && lies_together(nest, SOURCE, reads);  // the block is read in place, without a copy
+    const bool to_bank = code.operand[SHUFFLED_OUT].valid, to_buffer = code.operand[SHUFFLED_BUFFER].valid;
+    const bool check = code.flags & CHECK;
+    // Vectors out go to their places at once, in any order, unless something else is to be done with them.
+    const bool is_distinct = are_distinct(nest, to_buffer ? SHUFFLED_BUFFER : SHUFFLED_OUT, writes);
+    const bool at_once = !meet && !check && to_bank != to_buffer && is_distinct;
+    const int *bank_at = places_of(nest, SHUFFLED_OUT, at_block(writes, 1), bank_places);
+    const int *buffer_at = places_of(nest, SHUFFLED_BUFFER, at_block(writes, 1), buffer_places);
+    Marks marks = {};
     const Vector *before = nullptr;
-    for (int block = 0; block < nest.n[0]; block++) {
-        Box in = reads, out = writes;
-        in.from[0] = in.to[0] = block - 1;
-        out.from[0] = out.to[0] = block;
-        const bool takes = block + 1 < nest.n[0], gives = block > 0;
-        if (gives && !(same_entries && map->is_made)) make_map(*map, nest, in, out);
-        if (block == 1) find_places(nest, out);
-        in.from[0] = in.to[0] = block;
-        const int first[LEVELS] = {block};
-        Vector *taken = stays ? from.memory + from.offset(first, code.offset_level) : block_vectors[block % 2];
-        const Destination at = destination_of(nest, block);
-        if (!meet) {
-            if (takes && !stays) take_vectors(nest, in, taken);
-            if (gives) give_block(*map, vectors, before, at, marks);
-        } else {
-            if (gives) give_block(*map, vectors, before, {permuted, nullptr, in_order, nullptr, at.check}, marks);
-            swap_block(nest, block, in, out, taken, at);
+    for (int block = 0; block < blocks; block++) {
+        const bool takes = block + 1 < blocks, gives = block > 0;
+        if (gives && !(same_entries && map->is_made)) make_map(*map, nest, at_block(reads, block - 1), at_block(writes, block));
+        Vector *taken = stays ? start_of(nest, SOURCE, block) : block_vectors[block % 2];
+        if (!meet && takes && !stays) take_vectors(nest, at_block(reads, block), taken);
+        Destinations all = {};
+        if (to_bank) all.to[all.count++] = {start_of(nest, SHUFFLED_OUT, block), bank_at};
+        if (to_buffer) all.to[all.count++] = {buffer_start(nest, block), buffer_at};
+        if (gives) give_block(*map, before, at_once ? all.to[0] : Destination{permuted, in_order});
+        if (!at_once) {
+            const int vectors = gives ? static_cast<int>(vectors_out) : 0;
+            for (int w = 0; w < vectors; w++) {
+                if (check) mark_overflow(marks, load(permuted + w), STATE_LIMIT);
+                if (!meet) all.give(w, load(permuted + w));
+            }
+            if (meet) swap_block(nest, block, at_block(reads, block), at_block(writes, block), taken, all);
         }
         before = taken;
     }
     map->is_made = map->is_made && same_entries;
-    if (code.flags & CHECK) run.overflow |= any_mark(marks);
+    if (check) run.overflow |= any_mark(marks);
 }
 
 #endif
