@@ -14,10 +14,9 @@ import tiny_baseline
 from bttlab.card import EmulatedU50, open_trainer
 from bttlab.card.compute_unit import CLOSE, MOST_CALLS_ALONE, OPEN, SERVE, ComputeUnit
 from bttlab.card.image import IMAGES
-from bttlab.compiler.access import accesses
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import Options, compile
-from bttlab.compiler.schedule.dependencies import _add_conflicts
+from bttlab.compiler.schedule.dependencies import _with_sums, add_conflicts, located
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.runs import tensors_digest
 from bttlab.util import processes
@@ -75,7 +74,8 @@ def test_an_instruction_waits_for_all_that_the_compiler_knows_to_conflict(proces
     plan = plan_of(processor, program, MODEL.sequence_length)
     count, checked = len(program.sample), 0
     conflicts = [{} for _ in program.sample]
-    _add_conflicts(conflicts, program.sample, range(count), accesses, program.offset_span)
+    add_conflicts(conflicts, (located(each, program.offset_span) for each in program.sample))
+    conflicts = _with_sums(program.sample, conflicts, range(count))
     for (thread, place, awaited), mine in zip(plan.tolist(), conflicts, strict=True):
         for j in mine:
             other_thread, other_place, _ = plan[j].tolist()

@@ -169,6 +169,12 @@ class Instruction:
         if len(self.loops) > M.LEVELS:
             raise ValueError(f"{self.label}: {len(self.loops)} loops; an instruction has {M.LEVELS}")
 
+    def copy(self, **fields) -> Self:
+        """Return a copy with other values of some fields; it shares the others' lists and dictionaries."""
+        result = object.__new__(type(self))
+        vars(result).update(vars(self), **fields)
+        return result
+
     def level(self, name: str) -> int:
         """Return the level of a loop; unused levels are the outermost."""
         names = [loop.name for loop in self.loops]

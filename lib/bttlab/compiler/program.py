@@ -5,7 +5,6 @@ import hashlib
 import math
 import warnings
 from collections.abc import Iterable, Mapping
-from copy import copy
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -575,7 +574,7 @@ class _Draft:
         return replace(self.emitted, forward=forward, backward=backward, flush=flush, clear=clear)
 
     def _in_list_order(self, instructions: list[Instruction]) -> list[Instruction]:
-        instructions = [copy(instruction) for instruction in instructions]
+        instructions = [instruction.copy() for instruction in instructions]
         set_waits(instructions, data_waits(instructions, self.emitted.offset_span))
         return instructions
 

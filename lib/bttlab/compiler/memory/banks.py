@@ -10,9 +10,6 @@ import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from copy import copy
-from dataclasses import replace
-from heapq import heapify, heappop
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +17,7 @@ import numpy as np
 from bttlab.compiler.access import asks_in_fold
 from bttlab.compiler.buffers import DEPTHS, GRADIENT_OF, MEMORIES, STATISTICS, Buffer, buffer_of
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit
-from bttlab.compiler.instruction import GRADIENT, Instruction, Memory
+from bttlab.compiler.instruction import GRADIENT, At, Instruction, Memory
 from bttlab.compiler.machine import M
 from bttlab.compiler.memory.copies import uses_of, with_copies
 
@@ -52,9 +49,11 @@ class _Space:
         Return its first vector, and the instruction that is as far before `first` as the nearest use is away, negative
         if there is none. Return None if no range is free.
         """
-        allocated = sorted([(low, high) for begin, end, low, high in self.taken if begin <= last and end >= first])
+        taken = self.taken
+        allocated = sorted([(low, high) for begin, end, low, high in taken if begin <= last and end >= first])
+        allocated.append((self.depth - behind, self.depth))
         ranges, low = [], 0
-        for begin, end in [*allocated, (self.depth - behind, self.depth)]:
+        for begin, end in allocated:
             if begin - low >= vectors:
                 ranges.append((low, begin - vectors))
             if end > low:
@@ -62,23 +61,24 @@ class _Space:
         if not ranges:
             return None
         # How many instructions away other uses are.
-        near = [(first - end, low, high) for _, end, low, high in self.taken if end < first]
-        near += [(begin - last, low, high) for begin, _, low, high in self.taken if begin > last]
-        edges, left = sorted({high for _, _, high in near}), []
+        near = [(first - end, low, high) for _, end, low, high in taken if end < first]
+        near += [(begin - last, low, high) for begin, _, low, high in taken if begin > last]
+        near.sort()
+        edges, places = sorted({high for _, _, high in near}), []
         for low, high in ranges:
-            left.append(low)
-            left += edges[bisect_right(edges, low) : bisect_right(edges, high)]
-        heapify(near)
-        places, distance = left, 0  # the places that no use so near overlaps
-        while near:
-            use, low, high = heappop(near)
-            if use != distance:
-                places, distance = left, use
-            low -= vectors
-            left = [place for place in left if place >= high or place <= low]
-            if not left:
-                return places[0], first - distance
-        return left[0], first - FAR
+            places.append(low)
+            places += edges[bisect_right(edges, low) : bisect_right(edges, high)]
+        distance = farthest = 0  # of the nearest use of the best place so far, and that place
+        for place in places:
+            end = place + vectors
+            for use, low, high in near:
+                if low < end and high > place:
+                    if use > distance:
+                        distance, farthest = use, place
+                    break
+            else:
+                return place, first - FAR
+        return farthest, first - distance
 
 
 class Choice(NamedTuple):
@@ -339,7 +339,8 @@ def resolve(instruction: Instruction, buffers: Sequence[Buffer]) -> None:
     for number, operand in instruction.operands.items():
         if (buffer := buffer_of(operand, buffers)) is not None:
             memory = MEMORIES[GRADIENT_OF[buffer.bank] if operand.memory.kind == GRADIENT else buffer.bank]
-            instruction.operands[number] = replace(operand, memory=memory, base=buffer.base + operand.base)
+            place = At(memory, buffer.base + operand.base, operand.strides, operand.token_offset)
+            instruction.operands[number] = place
 
 
 def _names(buffer: Buffer, bank: int) -> list[tuple[Memory, int]]:
@@ -387,9 +388,7 @@ class Placement:
 
 def copied(instruction: Instruction) -> Instruction:
     """Return a copy of an instruction whose operands may be replaced."""
-    result = copy(instruction)
-    result.operands = dict(instruction.operands)
-    return result
+    return instruction.copy(operands=dict(instruction.operands))
 
 
 def _conflicts(instructions: Sequence[Instruction]) -> dict[Memory, set[Memory]]:

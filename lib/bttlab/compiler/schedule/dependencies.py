@@ -6,20 +6,43 @@ makes no more requests. If one instruction reads vectors at least as slowly, and
 them, it is *chained* to it: it waits until LATENCY cycles after the other's begin.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
-from bttlab.compiler.access import Access, accesses_of_sums, accesses_of_vectors, drains_of, uses_sums
-from bttlab.compiler.instruction import OPERANDS, Bound, Instruction, Memory, Register, max_of
+from bttlab.compiler.access import Access, accesses_of_vectors, drains_of, uses_sums
+from bttlab.compiler.instruction import OPERANDS, At, Bound, Instruction, Memory, Register, max_of
 from bttlab.compiler.machine import M
 
 END, CHAIN, DRAIN = 1, 2, 4  # kinds of wait, combined by bitwise or
 Waits = list[dict[int, int]]  # for each instruction: the kinds of wait, by the number of the instruction waited for
+Ports = list[tuple[Memory, bool]]
+PART = 9  # accesses are listed by parts of 2^PART vectors of a memory: few are in the same part
 
 
-def ports_of(instruction: Instruction) -> set[tuple[Memory, bool]]:
+class _Shape(NamedTuple):
+    """What accesses by the same loops and strides have in common, wherever they are.
+
+    `low`, `high`: lowest vector, and one more than the highest, from the operand's base.
+    `written`, `read`: its loops if instructions can be chained to it, or it to another; else None.
+    """
+
+    operand: int | None
+    memory: Memory | None  # None for that of the operand
+    writes: bool
+    low: int
+    high: int
+    written: tuple | None = None
+    read: tuple | None = None
+
+
+Located = tuple[Memory, bool, int, int, int, _Shape]  # memory, whether it writes, interval, base, shape
+
+
+def ports_of(instruction: Instruction) -> Ports:
     """Return the shared ports that an instruction uses, as (memory, whether it is the store port)."""
-    return {(instruction.operands[number].memory, writes) for number, writes in instruction.accessed()}
+    operands = instruction.operands
+    return sorted({(operands[number].memory, writes) for number, writes in instruction.accessed()})
 
 
 def data_waits(instructions: Sequence[Instruction], offset_span: tuple[int, ...]) -> Waits:
@@ -29,40 +52,77 @@ def data_waits(instructions: Sequence[Instruction], offset_span: tuple[int, ...]
     Waits for a free ping-pong buffer of sums are not included: the scheduler still chooses the buffer.
     """
     waits: Waits = [{} for _ in instructions]
-    _add_conflicts(waits, instructions, range(len(instructions)), accesses_of_vectors, offset_span)
+    add_conflicts(waits, (located(instruction, offset_span) for instruction in instructions))
     for accumulation, drains in drains_of(instructions).items():
         for drain in drains:
             waits[drain][accumulation] = DRAIN
     return waits
 
 
-def _add_conflicts(
-    waits: Waits,
-    instructions: Sequence[Instruction],
-    order: Iterable[int],
-    accesses_of: Callable[[Instruction], Iterable[Access]],
-    offset_span: tuple[int, ...],
-) -> None:
-    """Add the waits that conflicting accesses cause for instructions in an order."""
-    # Accesses so far, by memory and whether they write: instruction, interval of addresses, access.
-    past: dict[tuple[Memory, bool], list[tuple[int, int, int, Access]]] = defaultdict(list)
-    for i in order:
-        new = [(i, *access.interval(offset_span), access) for access in accesses_of(instructions[i])]
-        kinds, met_by_writes = waits[i], []
-        for _, low, high, access in new:
-            for earlier_writes in (False, True) if access.writes else (True,):
-                entries = past[access.memory, earlier_writes]
-                met = [entry for entry in entries if low < entry[2] and entry[1] < high]
-                later = DRAIN if earlier_writes and not access.writes else END
-                for j, _, _, earlier in met:
-                    kind = CHAIN if _can_follow(instructions[j], earlier, instructions[i], access) else later
-                    kinds[j] = kinds.get(j, 0) | kind
-                if access.writes and met:
-                    met_by_writes.append((entries, low, high))
+def located(instruction: Instruction, offset_span: tuple[int, ...]) -> list[Located]:
+    """Return an instruction's accesses to vectors, each with the interval of its addresses."""
+    operands, result = instruction.operands, []
+    strides = tuple([(n, tuple(o.strides.items()), o.token_offset) for n, o in operands.items()])
+    of = instruction.loops, instruction.depth, instruction.count, instruction.accumulator_loop, instruction.flags
+    for shape in _shapes(instruction.unit, instruction.operation, *of, strides, offset_span):
+        if shape.operand is None:
+            memory, base = shape.memory, operands[5].base if 5 in operands else 0
+        else:
+            memory, base = operands[shape.operand].memory, operands[shape.operand].base
+        result.append((memory, shape.writes, base + shape.low, base + shape.high, base, shape))
+    return result
+
+
+@lru_cache(1 << 12)
+def _shapes(unit: int, operation: int, loops, depth, count, accumulator_loop, flags, strides, offset_span):
+    """Return the shapes of the accesses of instructions that differ in the places of their operands alone."""
+    operands = {number: At(None, 0, dict(of), token_offset) for number, of, token_offset in strides}
+    of = {"count": count, "depth": depth, "accumulator_loop": accumulator_loop, "flags": flags}
+    instruction, shapes = Instruction(unit, operation, loops, operands, **of), []
+    for access in accesses_of_vectors(instruction):
+        loops_of_it = [
+            tuple(_loops(access, is_reader)) if can_chain(instruction, access) else None
+            for is_reader, can_chain in ((False, _is_followed), (True, _can_follow))
+        ]
+        interval = access.interval(offset_span)
+        shapes.append(_Shape(access.operand, access.memory, access.writes, *interval, *loops_of_it))
+    return shapes
+
+
+def add_conflicts(waits: Waits, accesses: Iterable[list[Located]]) -> None:
+    """Add the waits that conflicting accesses cause; `accesses` has those of each instruction, in their order."""
+    # Accesses so far, those that read and those that write, by memory and part of it: instruction, interval, base,
+    # shape. One is in the list of each of its parts.
+    past: dict[Memory, tuple[dict[int, list], dict[int, list]]] = {}
+    for i, new in enumerate(accesses):
+        kinds, met_by_writes, entries_of = waits[i], [], []
+        for memory, writes, low, high, base, shape in new:
+            if memory not in past:
+                past[memory] = {}, {}
+            parts = range(low >> PART, (high - 1 >> PART) + 1)
+            for earlier_writes in (False, True) if writes else (True,):
+                lists = past[memory][earlier_writes]
+                later = DRAIN if earlier_writes and not writes else END
+                for part in parts:
+                    is_met = False
+                    for j, its_low, its_high, its_base, earlier in lists.get(part, ()):
+                        if low < its_high and its_low < high:
+                            is_met = True
+                            kind = later
+                            if its_base == base and memory.kind != OPERANDS and _is_chained(earlier, shape):
+                                kind = CHAIN
+                            kinds[j] = kinds.get(j, 0) | kind
+                    if writes and is_met:
+                        met_by_writes.append((lists[part], low, high))
+            entries_of.append((past[memory][writes], parts, (i, low, high, base, shape)))
         for entries, low, high in met_by_writes:  # later instructions need not wait for accesses wholly within a write
             entries[:] = [entry for entry in entries if entry[1] < low or high < entry[2]]
-        for entry in new:
-            past[entry[3].memory, entry[3].writes].append(entry)
+        for lists, parts, entry in entries_of:
+            for part in parts:
+                if part in lists:
+                    lists[part].append(entry)
+                else:
+                    lists[part] = [entry]
 
 
 def _loops(access: Access, is_reader: bool) -> list[tuple[Bound, Bound, int]]:
@@ -92,43 +152,58 @@ def _at_least(bound: Bound, least: Bound) -> bool:
     return bound == least or (not isinstance(bound, Register) and bound >= max_of(least))
 
 
-def _can_follow(writer: Instruction, written: Access, reader: Instruction, read: Access) -> bool:
+def _is_followed(writer: Instruction, written: Access) -> bool:
+    """Return True if instructions can be chained to one by an access of its own."""
+    if written.operand is None or written.token_offset:
+        return False
+    if writer.unit == M.VECTOR:
+        return writer.operation != M.COLUMNS
+    return writer.unit <= M.ENGINE_1 and writer.operation == M.EXPAND
+
+
+def _can_follow(reader: Instruction, read: Access) -> bool:
+    """Return True if an instruction can be chained to another one by an access of its own."""
+    if read.operand is None or read.token_offset:
+        return False
+    return reader.unit in (0, M.ENGINE_1, M.VECTOR) or (reader.unit == M.SHUFFLE and not read.writes)
+
+
+def _is_chained(writer: _Shape, reader: _Shape) -> bool:
     """Return True if the reader, begun LATENCY cycles after the writer, reads no vector before it is written.
 
-    The same holds for two accesses of other kinds: the second instruction makes no access at an earlier step.
+    Both begin at the same vector. The same holds for two accesses of other kinds: the second instruction makes no
+    access at an earlier step.
     """
-    if written.base != read.base or written.operand is None or read.operand is None:
+    loops, others = writer.written, reader.read
+    if loops is None or others is None or len(loops) != len(others):
         return False
-    if written.token_offset or read.token_offset or written.memory.kind == OPERANDS:
-        return False
-    if writer.unit not in (0, M.ENGINE_1, M.VECTOR) or (writer.unit <= M.ENGINE_1 and writer.operation != M.EXPAND):
-        return False
-    if writer.unit == M.VECTOR and writer.operation == M.COLUMNS:
-        return False
-    if reader.unit not in (0, M.ENGINE_1, M.VECTOR, M.SHUFFLE) or (reader.unit == M.SHUFFLE and read.writes):
-        return False
-    loops, others = _loops(written, False), _loops(read, True)
-    if [loop[::2] for loop in loops] != [loop[::2] for loop in others]:  # ends and strides
-        return False
-    # An iteration of an outer loop takes as many steps as its inner loops have.
-    return all(_at_least(bound, least) for (_, least, _), (_, bound, _) in zip(loops[1:], others[1:], strict=True))
+    for n, ((end, least, stride), (other_end, bound, other_stride)) in enumerate(zip(loops, others, strict=True)):
+        if end != other_end or stride != other_stride:
+            return False
+        # An iteration of an outer loop takes as many steps as its inner loops have.
+        if n and not _at_least(bound, least):
+            return False
+    return True
 
 
-def set_waits(instructions: Sequence[Instruction], known: Waits, order: Sequence[int] | None = None) -> None:
+def set_waits(
+    instructions: Sequence[Instruction],
+    known: Waits,
+    order: Sequence[int] | None = None,
+    ports: Sequence[Ports] | None = None,
+) -> None:
     """Set every instruction's `after` counts.
 
     `known`: waits that are the same in every order (`data_waits`).
     `order`: order in which the instructions are sent; by default that of the list.
+    `ports`: of each instruction (`ports_of`), if they are known.
     """
     order = range(len(instructions)) if order is None else order
-    waits, summing = list(known), [i for i in order if uses_sums(instructions[i])]
-    for i in summing:
-        waits[i] = dict(known[i])
-    _add_conflicts(waits, instructions, summing, accesses_of_sums, (0,) * M.OFFSET_TABLES)
+    ports = list(map(ports_of, instructions)) if ports is None else ports
+    waits = _with_sums(instructions, known, order)
     place = [0] * len(instructions)  # position of each in its unit's sequence, from 1
     counts = [0] * M.UNITS
-    # Last instruction of each unit that uses a port.
-    ports: dict[tuple[Memory, bool], list[int]] = defaultdict(lambda: [0] * M.UNITS)
+    users: dict[tuple[Memory, bool], dict[int, int]] = {}  # of each port, by unit: the last instruction's place
     for i in order:
         instruction = instructions[i]
         unit = instruction.unit
@@ -146,9 +221,37 @@ def set_waits(instructions: Sequence[Instruction], known: Waits, order: Sequence
                 begin[awaited] = last
             if until & END and last > end[awaited]:
                 end[awaited] = last
-        for port in ports_of(instruction):
-            users = ports[port]
-            users[unit] = place[i]
-            end = list(map(max, end, users))
+        for port in ports[i]:
+            if port not in users:
+                users[port] = {}
+            for awaited, last in users[port].items():
+                if last > end[awaited]:
+                    end[awaited] = last
+            users[port][unit] = place[i]
         end[unit] = 0  # a unit takes its instructions in order
         instruction.after_end, instruction.after_begin, instruction.after_drain = end, begin, drain
+
+
+def _with_sums(instructions: Sequence[Instruction], known: Waits, order: Iterable[int]) -> Waits:
+    """Return the waits with those for the ping-pong buffers of sums, for instructions in an order.
+
+    An instruction that adds to a buffer waits for the end of those that use it since another one added to it, and of
+    that one; a drain waits for what the last one added.
+    """
+    waits, users = list(known), {}  # of each buffer: the last instruction that adds to it, and its drains
+    for i in order:
+        instruction = instructions[i]
+        if not uses_sums(instruction):
+            continue
+        of = 2 * instruction.engine + bool(instruction.flags & M.PONG)
+        adding, drains = users.get(of, (None, []))
+        kind = DRAIN if instruction.is_drain else END
+        waits[i] = mine = dict(known[i])
+        for j in (adding,) if instruction.is_drain else (adding, *drains):
+            if j is not None:
+                mine[j] = mine.get(j, 0) | kind
+        if instruction.is_drain:
+            drains.append(i)
+        else:
+            users[of] = i, []
+    return waits

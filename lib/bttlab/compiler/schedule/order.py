@@ -8,7 +8,6 @@ improved by a search: urgencies are shifted at random, and taken again from the 
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from copy import copy
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from random import Random
@@ -16,7 +15,7 @@ from random import Random
 from bttlab.compiler.access import drains_of, uses_sums
 from bttlab.compiler.instruction import Instruction
 from bttlab.compiler.machine import M, target
-from bttlab.compiler.schedule.dependencies import CHAIN, DRAIN, END, Waits, data_waits, ports_of, set_waits
+from bttlab.compiler.schedule.dependencies import DRAIN, END, Ports, Waits, data_waits, ports_of, set_waits
 
 WEIGHTS = (1.0, 1.5)  # to try: of an engine's steps in the urgency, since engines are scarce
 EFFORT = 10500  # instructions that the search shifts; a section of this length is searched in one round
@@ -30,56 +29,57 @@ SEED = 1  # of those tried (0 to 11), one of the best for the models of the pape
 Intervals = tuple[list[int], list[int]]  # begins and ends of when a unit or a port is in use; they do not touch
 
 
-def _reserve(taken: Intervals, begin: int, end: int) -> None:
-    """Mark a unit or a port as in use from `begin` to before `end`."""
-    begins, ends = taken
-    if begin == ends[-1]:
-        ends[-1] = end
-        return
-    if begin > ends[-1]:
-        begins.append(begin)
-        ends.append(end)
-        return
-    n = bisect_right(begins, begin)
-    if ends[n - 1] == begin:
-        n -= 1
-        ends[n] = end
-    else:
-        begins.insert(n, begin)
-        ends.insert(n, end)
-    if begins[n + 1 : n + 2] == [end]:
-        ends[n] = ends.pop(n + 1)
-        del begins[n + 1]
+def _reserve(taken: Sequence[Intervals], uses: Sequence[int], begin: int, end: int) -> None:
+    """Mark units and ports as in use from `begin` to before `end`."""
+    for use in uses:
+        begins, ends = taken[use]
+        last = ends[-1]
+        if begin == last:
+            ends[-1] = end
+        elif begin > last:
+            begins.append(begin)
+            ends.append(end)
+        else:
+            n = bisect_right(begins, begin)
+            if ends[n - 1] == begin:
+                n -= 1
+                ends[n] = end
+            else:
+                begins.insert(n, begin)
+                ends.insert(n, end)
+            if begins[n + 1] == end:  # there is a later one
+                ends[n] = ends.pop(n + 1)
+                del begins[n + 1]
 
 
 def _free(taken: Sequence[Intervals], uses: Sequence[int], start: int, cycles: int) -> int:
     """Return the earliest time, `start` or later, at which these units and ports are free for a number of cycles."""
-    checked = 0  # uses in a row that are free at `start`
-    while checked < len(uses):
+    while True:
+        earliest = start
         for use in uses:
             begins, ends = taken[use]
-            checked += 1
             if start < ends[-1]:
                 n = bisect_right(begins, start)
                 if start < ends[n - 1]:
-                    start, checked = ends[n - 1], 1
-                while n < len(begins) and begins[n] < start + cycles:
-                    start, checked = ends[n], 1
+                    start = ends[n - 1]
+                end, count = start + cycles, len(begins)
+                while n < count and begins[n] < end:
+                    start = ends[n]
+                    end = start + cycles
                     n += 1
-            if checked == len(uses):
-                break
-    return start
+        if start == earliest:
+            return start
 
 
 class _Section:
     """What schedules of a section's instructions have in common, for a sample of `tokens` tokens."""
 
-    def __init__(self, instructions: Sequence[Instruction], waits: Waits, tokens: int):
-        self.instructions, self.waits = instructions, waits
+    def __init__(self, instructions: Sequence[Instruction], waits: Waits, ports: Sequence[Ports], tokens: int):
+        self.instructions = instructions
         steps = [i.steps(tokens) for i in instructions]
         self.active = [count > 0 for count in steps]
         self.steps = [max(count, M.FETCH) for count in steps]
-        ports, users = [sorted(ports_of(i)) for i in instructions], defaultdict(set)
+        users = defaultdict(set)
         for instruction, of_instruction in zip(instructions, ports, strict=True):
             for port in of_instruction:
                 users[port].add(instruction.unit)
@@ -87,7 +87,7 @@ class _Section:
         shared = {port: M.UNITS + n for n, port in enumerate(port for port in users if len(users[port]) > 1)}
         self.resources = M.UNITS + len(shared)
         self.uses = [
-            (instruction.unit, *(shared[port] for port in of_instruction if port in shared))
+            (instruction.unit, *[shared[port] for port in of_instruction if port in shared])
             for instruction, of_instruction in zip(instructions, ports, strict=True)
         ]
         self.drains = drains_of(instructions)
@@ -95,10 +95,11 @@ class _Section:
         self.summing = [uses_sums(instruction) for instruction in instructions]
         # For each instruction: those that wait for it, and the least number of cycles from its end to their begin.
         self.followers: list[list[tuple[int, int]]] = [[] for _ in instructions]
+        latency = target().LATENCY
         for i, mine in enumerate(waits):
             for wait, until in mine.items():
-                lags = {DRAIN: target().LATENCY, CHAIN: target().LATENCY - self.steps[wait], END: 0}
-                self.followers[wait].append((i, max(lag for kind, lag in lags.items() if until & kind)))
+                lag = 0 if until == END else latency if until & DRAIN else latency - self.steps[wait]
+                self.followers[wait].append((i, max(lag, 0) if until & END else lag))
         for i, drains in self.drains.items():  # drains are scheduled with their accumulation, so it waits for theirs
             for wait in {wait for drain in drains for wait in waits[drain]}:
                 if wait < i:
@@ -138,33 +139,39 @@ class _Schedule:
         self._sums: list[list[Intervals]] = [[([-1], [0]) for _ in range(2)] for _ in range(M.ENGINES)]
         # Start with instructions that wait for nothing.
         left = [len(waited) for waited in section.waited]  # unscheduled instructions that each one waits for
-        ready = [(-urgency[i], i) for i, waits in enumerate(left) if not waits]
+        urgent = [-of for of in urgency]
+        ready = [(urgent[i], i) for i, waits in enumerate(left) if not waits]
         heapify(ready)
-        earliest, ends = self.earliest, self.ends
+        earliest, begin, ends = self.earliest, self.begin, self.ends
+        taken, uses_of, steps_of, summing = self._taken, section.uses, section.steps, section.summing
         while ready:
             i = heappop(ready)[1]
-            for placed in self._place(i):
+            if summing[i]:
+                numbers = self._place(i)
+            else:
+                uses, steps, numbers = uses_of[i], steps_of[i], (i,)
+                begin[i] = start = _free(taken, uses, earliest[i], steps)
+                ends[i] = end = start + steps
+                _reserve(taken, uses, start, end)
+            for placed in numbers:
                 end = ends[placed]
                 for j, lag in followers[placed]:
                     if end + lag > earliest[j]:
                         earliest[j] = end + lag
                     left[j] -= 1
                     if not left[j]:
-                        heappush(ready, (-urgency[j], j))
+                        heappush(ready, (urgent[j], j))
 
     @property
     def length(self) -> int:
         return max(self.ends, default=0)
 
     def _place(self, i: int) -> Sequence[int]:
-        """Schedule an instruction, and an accumulation's drains with it; return their numbers."""
+        """Schedule an instruction that uses sums, an accumulation's drains with it; return their numbers."""
         section, start, taken = self.section, self.earliest[i], self._taken
         steps, uses = section.steps[i], section.uses[i]
         if i in section.drained:
             return ()
-        if not section.summing[i]:
-            self._take(i, _free(taken, uses, start, steps))
-            return (i,)
         drains, sums = section.drains.get(i, ()), self._sums[section.instructions[i].unit]
         while True:
             start = _free(taken, uses, start, steps)
@@ -180,7 +187,7 @@ class _Schedule:
             start = min(free)
         # The one that was in use last: the other has a longer gap.
         pong = min((n for n in (0, 1) if free[n] == start), key=lambda n: -_used_before(sums[n], start))
-        _reserve(sums[pong], start, last)
+        _reserve(sums, (pong,), start, last)
         self.pongs |= dict.fromkeys((i, *drains), pong)
         for drain, begin in zip(drains, begins, strict=True):
             self._take(drain, begin)
@@ -189,8 +196,7 @@ class _Schedule:
 
     def _take(self, i: int, begin: int) -> None:
         self.begin[i], self.ends[i] = begin, begin + self.section.steps[i]
-        for use in self.section.uses[i]:
-            _reserve(self._taken[use], begin, self.ends[i])
+        _reserve(self._taken, self.section.uses[i], begin, self.ends[i])
 
     def latest(self) -> list[float]:
         """Return how long before the end each instruction has to begin: its urgency in a better schedule.
@@ -212,8 +218,7 @@ class _Schedule:
                 uses = section.uses[j]
                 start = _free(taken, uses, start, steps[j])
                 end = start + steps[j]
-                for use in uses:
-                    _reserve(taken[use], start, end)
+                _reserve(taken, uses, start, end)
             begin[j] = end
             for i, lag in section.waited[j]:
                 if end + lag > before[i]:
@@ -229,13 +234,16 @@ def _used_before(taken: Intervals, start: int) -> int:
     return taken[1][bisect_right(taken[0], start) - 1]
 
 
-def _sections(sections: Sequence[Sequence[Instruction]], waits: Waits, tokens: int) -> Iterator[_Section]:
-    """Yield sections that run one after the other, from the waits of all their instructions."""
+def _sections(
+    sections: Sequence[Sequence[Instruction]], waits: Waits, ports: Sequence[Ports], tokens: int
+) -> Iterator[_Section]:
+    """Yield sections that run one after the other, from the waits and ports of all their instructions."""
     first = 0
     for section in sections:
-        own = waits[first : first + len(section)]
-        yield _Section(section, [{j - first: kinds for j, kinds in of.items() if j >= first} for of in own], tokens)
-        first += len(section)
+        end = first + len(section)
+        own = [{j - first: kinds for j, kinds in of.items() if j >= first} for of in waits[first:end]]
+        yield _Section(section, own, ports[first:end], tokens)
+        first = end
 
 
 def bound(sections: Sequence[Sequence[Instruction]], offset_span: tuple[int, ...], tokens: int) -> float:
@@ -243,8 +251,9 @@ def bound(sections: Sequence[Sequence[Instruction]], offset_span: tuple[int, ...
 
     Buffers need no banks yet; arguments are those of `OrderSearch`.
     """
-    waits = data_waits([instruction for section in sections for instruction in section], offset_span)
-    return sum(section.least for section in _sections(sections, waits, tokens))
+    instructions = [instruction for section in sections for instruction in section]
+    waits, ports = data_waits(instructions, offset_span), list(map(ports_of, instructions))
+    return sum(section.least for section in _sections(sections, waits, ports, tokens))
 
 
 class OrderSearch:
@@ -260,7 +269,8 @@ class OrderSearch:
     def __init__(self, sections: Sequence[Sequence[Instruction]], offset_span: tuple[int, ...], tokens: int):
         self._instructions = [instruction for section in sections for instruction in section]
         self._waits = data_waits(self._instructions, offset_span)
-        self._searches = [_SectionSearch(section) for section in _sections(sections, self._waits, tokens)]
+        self._ports = list(map(ports_of, self._instructions))
+        self._searches = [_SectionSearch(of) for of in _sections(sections, self._waits, self._ports, tokens)]
 
     def ordered(self, effort: int | None = None) -> list[list[Instruction]]:
         """Return copies of the instructions, by section, in orders that keep units busy, and with their waits.
@@ -268,7 +278,7 @@ class OrderSearch:
         `effort`: instructions that the search shifts, by default `EFFORT`; with 0 there is none.
         """
         effort = EFFORT if effort is None else effort
-        instructions, order, result = [copy(instruction) for instruction in self._instructions], [], []
+        instructions, order, result = [instruction.copy() for instruction in self._instructions], [], []
         for search in self._searches:
             schedule, first = search.shortest(effort), len(order)
             for i, pong in schedule.pongs.items():
@@ -277,7 +287,7 @@ class OrderSearch:
             begin = schedule.begin
             order += (first + i for i in sorted(range(len(begin)), key=begin.__getitem__))
             result.append([instructions[i] for i in order[first:]])
-        set_waits(instructions, self._waits, order)
+        set_waits(instructions, self._waits, order, self._ports)
         return result
 
 
