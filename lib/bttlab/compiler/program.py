@@ -373,9 +373,9 @@ def _fastest(
             cycles = int(time_program(sample, tokens).cycles @ samples)
         return cycles + (int(time_program(flush, 1).cycles) if flush else 0) * int(samples.sum()) / batch_size
 
-    known: dict[tuple[Choice, int], float] = {}
+    known: dict[tuple[Choice, int | None], float] = {}
 
-    def drafts(choices: Iterable[Choice], effort: int) -> dict[Choice, float]:
+    def drafts(choices: Iterable[Choice], effort: int | None) -> dict[Choice, float]:
         """Return the cycles of the choices' drafts, with a search of `effort`, but of those that have none."""
         cycles = {}
         for choice in choices:
@@ -410,11 +410,10 @@ def _fastest(
         return CANDIDATES[0], window  # its error says why
     # A draft that becomes no program takes too many registers. Those of other flows may take fewer.
     for choices in (windows, [(each, window) for each in CANDIDATES]):
-        programs = (_compiled(model, *choice, sums, "", clock_mhz) for choice in choices)
-        found = (one for one in programs if isinstance(one, ModelProgram))
-        fastest = min(found, key=lambda one: cycles_of(one.sample, one.flush if one.sums else []), default=None)
-        if fastest is not None:
-            return fastest.flow, fastest.window
+        cycles = drafts(choices, None)
+        for choice in sorted(cycles, key=cycles.__getitem__):
+            if isinstance(_compiled(model, *choice, sums, "", clock_mhz), ModelProgram):
+                return choice
     return CANDIDATES[0], window
 
 
@@ -519,11 +518,11 @@ def _lowerings(model: "ModelConfig | ModuleModel", flow: Flow, sums: bool) -> Lo
 def _emitted(model: "ModelConfig | ModuleModel", flow: Flow, window: int, sums: bool) -> ModelProgram:
     """Return a model's program before scheduling: in the order of the mathematics, without waits."""
     lowered = _lowerings(model, flow, sums).lower(ORDER_TOKENS, window)
-    flush = [*lowered.collect, *lowered.emit_updates(), *lowered.emit_clears()]
-    forward = [*lowered.emit_updates(), *lowered.forward]
+    updates, clears = lowered.emit_updates(), lowered.emit_clears()  # sections are copied when they are ordered
+    flush, forward = [*lowered.collect, *updates, *clears], [*updates, *lowered.forward]
     if lowered.collect:  # a sample that does not end its update changes no parameter
         forward = [*lowered.emit_updates(is_early=False), *lowered.forward, *lowered.emit_updates(is_early=True)]
-    clear, ranges, layout = [*_clears(lowered), *lowered.emit_clears()], _ranges(lowered), lowered.layout.placed
+    clear, ranges, layout = [*_clears(lowered), *clears], _ranges(lowered), lowered.layout.placed
     program = ModelProgram(
         tables_of(lowered.builder),
         Limits(model.sequence_length, model.intents, model.slots + (model.ignore_index == IGNORED)),

@@ -55,19 +55,24 @@ def _reserve(taken: Sequence[Intervals], uses: Sequence[int], begin: int, end: i
 def _free(taken: Sequence[Intervals], uses: Sequence[int], start: int, cycles: int) -> int:
     """Return the earliest time, `start` or later, at which these units and ports are free for a number of cycles."""
     while True:
-        earliest = start
+        of_first = -1  # the earliest time of the first use: it is free unless another one is free later
         for use in uses:
             begins, ends = taken[use]
             if start < ends[-1]:
                 n = bisect_right(begins, start)
                 if start < ends[n - 1]:
                     start = ends[n - 1]
-                end, count = start + cycles, len(begins)
-                while n < count and begins[n] < end:
-                    start = ends[n]
-                    end = start + cycles
-                    n += 1
-        if start == earliest:
+                if n < len(begins):
+                    end, count = start + cycles, len(begins)
+                    while begins[n] < end:
+                        start = ends[n]
+                        end = start + cycles
+                        n += 1
+                        if n == count:
+                            break
+            if of_first < 0:
+                of_first = start
+        if start == of_first:
             return start
 
 
@@ -169,34 +174,32 @@ class _Schedule:
     def _place(self, i: int) -> Sequence[int]:
         """Schedule an instruction that uses sums, an accumulation's drains with it; return their numbers."""
         section, start, taken = self.section, self.earliest[i], self._taken
-        steps, uses = section.steps[i], section.uses[i]
         if i in section.drained:
             return ()
+        steps_of, uses_of, earliest, begin, ends = section.steps, section.uses, self.earliest, self.begin, self.ends
+        steps, uses, latency = steps_of[i], uses_of[i], target().LATENCY
         drains, sums = section.drains.get(i, ()), self._sums[section.instructions[i].unit]
         while True:
             start = _free(taken, uses, start, steps)
-            end, begins = start + steps, []
-            last, least = end, end + target().LATENCY
+            last, least = start + steps, start + steps + latency
             for drain in drains:
-                steps_of_drain, least = section.steps[drain], max(least, self.earliest[drain])
-                begins.append(_free(taken, section.uses[drain], least, steps_of_drain))
-                last = least = begins[-1] + steps_of_drain
-            free = [_free(sums, (pong,), start, last - start) for pong in (0, 1)]
-            if min(free) == start:
+                least = max(least, earliest[drain])
+                begin[drain] = least = _free(taken, uses_of[drain], least, steps_of[drain])
+                ends[drain] = last = least = least + steps_of[drain]
+            free = _free(sums, (0,), start, last - start), _free(sums, (1,), start, last - start)
+            if start in free:
                 break
             start = min(free)
+        begin[i], ends[i] = start, start + steps
         # The one that was in use last: the other has a longer gap.
-        pong = min((n for n in (0, 1) if free[n] == start), key=lambda n: -_used_before(sums[n], start))
+        pong = int(free[1] == start)
+        if free[0] == free[1]:
+            pong = int(_used_before(sums[1], start) > _used_before(sums[0], start))
         _reserve(sums, (pong,), start, last)
-        self.pongs |= dict.fromkeys((i, *drains), pong)
-        for drain, begin in zip(drains, begins, strict=True):
-            self._take(drain, begin)
-        self._take(i, start)
+        for placed in (i, *drains):
+            self.pongs[placed] = pong
+            _reserve(taken, uses_of[placed], begin[placed], ends[placed])
         return (i, *drains)
-
-    def _take(self, i: int, begin: int) -> None:
-        self.begin[i], self.ends[i] = begin, begin + self.section.steps[i]
-        _reserve(self._taken, self.section.uses[i], begin, self.ends[i])
 
     def latest(self) -> list[float]:
         """Return how long before the end each instruction has to begin: its urgency in a better schedule.
@@ -271,16 +274,24 @@ class OrderSearch:
         self._waits = data_waits(self._instructions, offset_span)
         self._ports = list(map(ports_of, self._instructions))
         self._searches = [_SectionSearch(of) for of in _sections(sections, self._waits, self._ports, tokens)]
+        self._ordered: tuple[list[_Schedule], list[list[Instruction]]] | None = None  # of the last call
 
     def ordered(self, effort: int | None = None) -> list[list[Instruction]]:
         """Return copies of the instructions, by section, in orders that keep units busy, and with their waits.
 
+        They are those of the call before if the search found nothing shorter since.
+
         `effort`: instructions that the search shifts, by default `EFFORT`; with 0 there is none.
         """
-        effort = EFFORT if effort is None else effort
+        schedules = [search.shortest(EFFORT if effort is None else effort) for search in self._searches]
+        if self._ordered is None or self._ordered[0] != schedules:
+            self._ordered = schedules, self._in_order(schedules)
+        return self._ordered[1]
+
+    def _in_order(self, schedules: Sequence[_Schedule]) -> list[list[Instruction]]:
         instructions, order, result = [instruction.copy() for instruction in self._instructions], [], []
-        for search in self._searches:
-            schedule, first = search.shortest(effort), len(order)
+        for schedule in schedules:
+            first = len(order)
             for i, pong in schedule.pongs.items():
                 instruction = instructions[first + i]
                 instruction.flags = instruction.flags & ~M.PONG | (M.PONG if pong else 0)
