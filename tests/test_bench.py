@@ -9,7 +9,7 @@ from benchmarks import __main__ as benchmarks
 from benchmarks import layer, memory, page, peers, record, start, step
 from benchmarks.__main__ import NAMES
 from benchmarks.figures import DRAWINGS
-from benchmarks.result import Result
+from benchmarks.result import Result, describe_runs
 from pages import END, begin_of
 
 from bttlab.tensor import flow_cost
@@ -74,11 +74,17 @@ def test_memory_has_the_chip_pytorch_and_the_recorded_gpu():
 
 @pytest.mark.long
 def test_start_has_the_events_of_a_training(tiny_airline, tmp_path):
-    result = start.measure(str(tiny_airline), encoders=1, rounds=1)
+    result = start.measure(str(tiny_airline), encoders=1, rounds=1, others=((1, 8),))
     rows = check(result, start, rows=6)
     assert rows[0]["contender"] == "import torch" and all(row["time"]["median"] > 0 for row in rows)
     paper, auto = (row["time"]["median"] for row in rows[-2:])
     assert result.ratios[f"1-ENC: {start.OVER}"]["median"] == pytest.approx(auto / paper, rel=1e-3)
+    (table,) = start.tables(result.to_dict())
+    assert [line[0] for line in table.rows[-2:]] == [
+        f"{start.OVER}, times",
+        f"{start.OVER}, times, 1-ENC, updates of 8",
+    ]
+    assert table.rows[-1][2] == describe_runs(result.ratios[f"1-ENC, updates of 8: {start.OVER}"])
     with pytest.raises(BttlabError, match="is not a folder"):
         start.measure(str(tmp_path / "none"), encoders=1, rounds=1)
     with pytest.raises(BttlabError, match="did not reach the event 'first step'"):  # its end is not the first step

@@ -116,3 +116,31 @@ def test_no_draft_is_shorter_than_the_bound_of_its_flow(sums):
         assert cycles[flow] / 2 < bound <= cycles[flow]
     program_module._lowerings.cache_clear()
     assert program_module._bound(replace(ONE, encoders=6), "mixed", sums, tokens, 1) < cycles["mixed"]
+
+
+@pytest.mark.parametrize("sums", [False, True])
+def test_a_count_by_one_encoder_is_below_that_of_the_model_and_near_it(sums):
+    for flow in program_module.CANDIDATES:
+        assert program_module._least_count(ONE, flow, sums) == 0  # its own lowering counts
+        for encoders in (2, 3):
+            model = replace(ONE, encoders=encoders)
+            counted = program_module._lowerings(model, flow, sums).unplaced().least_count("", 1)
+            assert 0.95 * counted < program_module._least_count(model, flow, sums) <= counted
+    program_module._lowerings.cache_clear()
+
+
+@pytest.mark.usefixtures("no_stored_programs")
+def test_a_model_with_too_many_instructions_is_refused_before_flows_are_compared(monkeypatch):
+    emitted, flows = program_module._emitted, []
+
+    def noted(model, flow, *rest):
+        flows.append(flow)
+        return emitted(model, flow, *rest)
+
+    monkeypatch.setattr(program_module, "_emitted", noted)
+    errors = []
+    for flow in ("auto", "bidirectional"):
+        with pytest.raises(ProgramError, match="the program has at least") as caught:
+            compile(replace(FULL, linear_rank=11), Options(flow, sums=True))
+        errors.append(str(caught.value))
+    assert flows == ["bidirectional"] and errors[0] == errors[1]

@@ -304,8 +304,9 @@ class Lowering(Context):
         tokens = min(tokens, math.floor(length * min(share, 1)))
         return with_space(choose, f"samples of about {tokens} tokens" if 1 < tokens < length else "")
 
-    def check_count(self) -> None:
-        """Raise `DoesNotFit` if the machine has no space for the instructions, before banks are searched.
+    @property
+    def _counts(self) -> dict[str, float]:
+        """The least numbers of a program's instructions, by the name of an operation or a parameter.
 
         A program has at least those that are emitted, those of the updates, in the forward pass and in FLUSH, those
         that clear sums over samples and what follows from them, and those that transfer the parameters and moments.
@@ -323,6 +324,20 @@ class Lowering(Context):
         per_vector = 2 * (1 + len(MOMENTS)) / M.TRANSFER_VECTORS  # LOAD and STORE
         for block in self.layout.blocks:
             counts[block.name] += block.vectors * per_vector
+        return counts
+
+    def least_count(self, layer: str, copies: int) -> int:
+        """Return the least number of instructions of the program of a model with copies of a layer.
+
+        The last copy of an encoder has the fewest instructions: the others read a gradient that it wrote.
+
+        `layer`: beginning of the names of its operations and parameters.
+        """
+        return math.ceil(sum(n * (copies if name.startswith(layer) else 1) for name, n in self._counts.items()))
+
+    def check_count(self) -> None:
+        """Raise `DoesNotFit` if the machine has no space for the instructions, before banks are searched."""
+        counts = self._counts
         count, most = math.ceil(sum(counts.values())), M.PROGRAM_DEPTH
         if count > most:
             what = f"the program has at least {count:,} instructions, the machine takes {most:,}"

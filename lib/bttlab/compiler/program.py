@@ -388,12 +388,13 @@ def _fastest(
         return cycles
 
     mean = int(tokens @ samples) // int(samples.sum())
-    bounds = {flow: _bound(model, flow, sums, mean, batch_size) for flow in CANDIDATES}
-    if None in bounds.values():
+    candidates = [flow for flow in CANDIDATES if _least_count(model, flow, sums) <= M.PROGRAM_DEPTH]
+    bounds = {flow: _bound(model, flow, sums, mean, batch_size) for flow in candidates}
+    if not candidates or None in bounds.values():
         return CANDIDATES[0], window
     near = _nearest(bounds, NEAR_BOUND)
     windows: list[Choice] = []
-    for tried in (near, [flow for flow in CANDIDATES if flow not in near]):
+    for tried in (near, [flow for flow in candidates if flow not in near]):
         flows = [(flow, window) for flow in tried]
         for effort, margin in ((0, NEAR_FLOW), (DRAFT_EFFORT, 1.0)):
             if len(flows) > 1:
@@ -410,7 +411,7 @@ def _fastest(
         return CANDIDATES[0], window  # its error says why
     # A draft that becomes no program takes too many registers. Those of other flows may take fewer.
     for choices in (windows, [(each, window) for each in CANDIDATES]):
-        cycles = drafts(choices, None)
+        cycles = drafts(choices, None) if len(choices) > 1 else dict.fromkeys(choices, 0.0)
         for choice in sorted(cycles, key=cycles.__getitem__):
             if isinstance(_compiled(model, *choice, sums, "", clock_mhz), ModelProgram):
                 return choice
@@ -427,10 +428,8 @@ def _bound(model: "ModelConfig | ModuleModel", flow: Flow, sums: bool, tokens: i
 
     They are infinite if the flow has no program; None if there is no order of contraction to choose.
     """
-    if isinstance(model, ModelConfig) and not model.ranks:
-        model = replace(model, encoders=1)
     try:
-        lowered = _lowerings(model, flow, sums).unplaced()
+        lowered = _lowerings(_with_one_encoder(model), flow, sums).unplaced()
     except ProgramError:
         return math.inf
     if lowered.order is None:
@@ -438,6 +437,23 @@ def _bound(model: "ModelConfig | ModuleModel", flow: Flow, sums: bool, tokens: i
     span = lowered.embedding.token_table.offset_span
     cycles = bound([lowered.forward, lowered.backward], span, tokens)
     return cycles + bound([lowered.collect], span, 1) / batch_size
+
+
+def _least_count(model: "ModelConfig | ModuleModel", flow: Flow, sums: bool) -> int:
+    """Return a number of instructions that no program of a flow is below; 0 if encoders are not alike."""
+    one = _with_one_encoder(model)
+    if one is model:
+        return 0
+    try:
+        return _lowerings(one, flow, sums).unplaced().least_count("encoders.0.", model.encoders)
+    except ProgramError:
+        return 0
+
+
+def _with_one_encoder(model: "ModelConfig | ModuleModel") -> "ModelConfig | ModuleModel":
+    """Return the model with one encoder if it has several alike, or the model itself."""
+    several_alike = isinstance(model, ModelConfig) and not model.ranks and model.encoders > 1
+    return replace(model, encoders=1) if several_alike else model
 
 
 @functools.lru_cache(len(CANDIDATES) + len(WINDOWS))

@@ -102,6 +102,7 @@ def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, 
     while following < len(instructions) or sum(begun) < len(instructions):
         moved = False
         while following < len(instructions) and send(following):
+            start(instructions[following].unit)  # most need not wait for one that is sent later
             following += 1
             moved = True
         for unit in range(M.UNITS):

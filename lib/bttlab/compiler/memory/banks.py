@@ -162,10 +162,10 @@ class Demand:
     def contention(self, window: int) -> np.ndarray:
         """Return the cost, in cycles, of two memories in one bank: different units use them at about the same time.
 
-        The matrix is symmetric; `index` has the row of each memory.
+        The matrix is symmetric; `index` has the row of each memory. Costs are multiples of 1/4: sums of them are exact
+        in any order.
         """
-        size = len(self.index)
-        result = np.zeros((size, size))
+        size, places, costs = len(self.index), [], []
         for rows, (begin, end), unit in self._uses:
             until = np.searchsorted(begin, end + window)
             counts = np.maximum(until - np.arange(len(rows)) - 1, 0)  # later uses within the window of each
@@ -175,10 +175,11 @@ class Demand:
             first, second = first[is_other], second[is_other]
             cycles = np.minimum(end[first], end[second]) - begin[second]
             near = WINDOW_SHARE * np.minimum((end - begin)[first], (end - begin)[second])
-            cycles = np.where(cycles > 0, cycles, near)
-            result += np.bincount(rows[first] * size + rows[second], cycles, size * size).reshape(size, size)
+            places += [rows[first] * size + rows[second], rows[second] * size + rows[first]]
+            costs += [np.where(cycles > 0, cycles, near)] * 2
+        result = np.bincount(np.concatenate(places), np.concatenate(costs), size * size).reshape(size, size)
         np.fill_diagonal(result, 0)
-        return result + result.T
+        return result
 
 
 class Assignment:
@@ -239,7 +240,7 @@ class Assignment:
                 continue
             bank, base = self.placed.pop(buffer)
             self.names_in[bank].discard(buffer.memory)
-            self._bank_of[demand.index[buffer.memory]] = M.BANKS
+            self._costs[bank] -= self._contention[demand.index[buffer.memory]]
             self.spaces[bank].taken.remove((*demand.span(buffer), base, base + buffer.vectors))
             self._place(buffer)
         for buffer, place in self.placed.items():
@@ -268,15 +269,16 @@ class Assignment:
         self._is_balanced = is_balanced
         self.spaces = [_Space(number) for number in range(len(DEPTHS))]
         self.names_in: list[set[Memory]] = [set() for _ in self.spaces]
-        self._bank_of = np.full(len(self.demand.index), M.BANKS)  # BANKS: not in a bank
+        # By bank and memory: the contention with what is in the bank.
+        self._costs = np.zeros((M.BANKS, len(self.demand.index) if is_balanced else 0))
         self.placed: dict[Buffer, tuple[int, int]] = {}
 
     def _allocate(self, buffer: Buffer, bank: int, base: int) -> None:
         self.placed[buffer] = bank, base
         for name, at in _names(buffer, bank):
             self.names_in[at].add(name)
-            if name in self.demand.index:
-                self._bank_of[self.demand.index[name]] = at
+            if self._is_balanced and name in self.demand.index:
+                self._costs[at] += self._contention[self.demand.index[name]]
             self.spaces[at].taken.append((*self.demand.span(buffer), base, base + buffer.vectors))
 
     def _free(self, buffer: Buffer, bank: int) -> tuple[int, int] | None:
@@ -287,7 +289,7 @@ class Assignment:
         demand, names_in, choices, costs = self.demand, self.names_in, [], {}
         if self._is_balanced and buffer.is_in_bank:
             for row in (demand.index[name] for name in buffer.memories):
-                costs[row] = np.bincount(self._bank_of, self._contention[row], M.BANKS + 1).tolist()
+                costs[row] = self._costs[:, row].tolist()
         for bank, cost, memories in demand.choices[buffer]:
             for row, at, rivals in memories:
                 if not rivals.isdisjoint(names_in[at]):
