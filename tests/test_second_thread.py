@@ -38,9 +38,12 @@ def processor():
 
 
 def plan_of(processor: NativeProcessor, program, tokens: int, ticks: np.ndarray | None = None) -> np.ndarray:
-    """Return each instruction's thread, its place in the thread's order, and how many of the other one it waits for."""
+    """Return each instruction's thread, its place in the thread's order, and how many of the other one it waits for.
+
+    Of a sample, or of FLUSH with 0 tokens.
+    """
     processor.load_program(program)
-    found = np.zeros((len(program.sample), 3), np.int16)
+    found = np.zeros((len(program.sample if tokens else program.flush), 3), np.int16)
     costs = None if ticks is None else np.ascontiguousarray(ticks, np.uint32)
     address = None if costs is None else ctypes.c_void_p(costs.ctypes.data)
     processor._library.plan(tokens, address, ctypes.c_void_p(found.ctypes.data))
@@ -106,9 +109,25 @@ def test_two_threads_have_equal_shares(processor):
         assert ticks.sum() / 2 <= duration(plan, ticks) < 0.52 * ticks.sum()
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_results_are_those_of_one_thread(optimizer):
-    assert trained(2, optimizer) == trained(1, optimizer)
+@pytest.mark.parametrize("size", [1, 8])
+def test_the_threads_share_the_update_at_the_end_of_a_call(processor, size):
+    """Each of its instructions waits for those that it conflicts with: sums of several samples are added up first."""
+    program = compile(MODEL, Options(optimizer=Optimizer("sgd", batch_size=size)))
+    steps = np.array([instruction.steps(1) for instruction in program.flush])
+    plan = plan_of(processor, program, 0, steps)
+    assert steps.sum() / 2 <= duration(plan, steps) < 0.6 * steps.sum()
+    conflicts = [{} for _ in program.flush]
+    add_conflicts(conflicts, (located(each, program.offset_span) for each in program.flush))
+    for (thread, place, awaited), mine in zip(plan.tolist(), conflicts, strict=True):
+        for j in mine:
+            other_thread, other_place, _ = plan[j].tolist()
+            assert other_place < (place if other_thread == thread else awaited), (program.flush[j], place, awaited)
+    assert any(conflicts) == (size > 1)
+
+
+@pytest.mark.parametrize(("optimizer", "size"), [("sgd", 1), ("sgd", 8), ("adamw", 1)])
+def test_results_are_those_of_one_thread(optimizer, size):
+    assert trained(2, optimizer, size) == trained(1, optimizer, size)
 
 
 def test_results_are_those_of_one_thread_in_a_forked_process():
@@ -126,23 +145,23 @@ def test_results_are_those_of_one_thread_in_a_forked_process():
     card.free_bitstream()
 
 
-def trained(threads: int, optimizer: str) -> str:
+def trained(threads: int, optimizer: str, size: int) -> str:
     """Digest of parameters, moments and losses after samples of all lengths."""
-    return digest_of(on_threads(threads)[1], optimizer)
+    return digest_of(on_threads(threads, size)[1], optimizer, size)
 
 
-def on_threads(threads: int):
+def on_threads(threads: int, size: int = 1):
     card = EmulatedU50()
-    trainer = open_trainer(MODEL, card)
+    trainer = open_trainer(MODEL, card, optimizer=Optimizer("sgd", batch_size=size))
     card.threads = threads
     return card, trainer
 
 
-def digest_of(trainer, optimizer: str) -> str:
+def digest_of(trainer, optimizer: str, size: int = 1) -> str:
     trainer.load_parameters(initial_parameters(MODEL, 0))
     samples = tiny_baseline.samples(48, MODEL)
     for _ in range(4):  # in the first three runs of a length its instructions are measured on one thread
-        losses = trainer.train(samples, Optimizer(optimizer), 1e-3)
+        losses = trainer.train(samples, Optimizer(optimizer, batch_size=size), 1e-3)
     return tensors_digest(trainer.store_parameters() | trainer.store_optimizer_state() | {"losses": losses})
 
 

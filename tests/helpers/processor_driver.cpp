@@ -50,19 +50,18 @@ OPEN void loaded() {
 OPEN int execute(Run *call, const Sample *sample) { return run(*call, *sample); }
 
 #if defined(BTTLAB_FAST)
-// Plans samples of a number of tokens. For each instruction, counted from the first one of a sample: its thread, its place in the
-// thread's order, and how many instructions of the other thread it waits for. The costs are `ticks`; null: its steps.
+// Plans samples of a number of tokens, or FLUSH if there are none. For each instruction, counted from the first one: its thread, its
+// place in the thread's order, and how many instructions of the other thread it waits for. The costs are `ticks`; null: its steps.
 OPEN void plan(int tokens, const unsigned *ticks, short (*of)[3]) {
-    const int first = program.section[FORWARD].first;
+    const Range range = tokens ? of_sample() : program.section[FLUSH];
     Sample sample = {};
     sample.tokens = tokens;
-    Plan &plan = plans[tokens];
-    const int count = program.section[FORWARD].count + program.section[BACKWARD].count;
+    Plan &plan = tokens ? plans[tokens] : flush_plan;
     plan.runs = ticks ? MEASURED_RUNS : 0;
-    for (int i = 0; ticks && i < count; i++) plan.cost[first + i] = ticks[i];
-    make_plan(sample);
-    for (int i = 0; i < count; i++) {
-        const int thread = plan.thread[first + i], place = plan.place[first + i];
+    for (int i = 0; ticks && i < range.count; i++) plan.cost[range.first + i] = ticks[i];
+    make_plan(plan, range, sample);
+    for (int i = 0; i < range.count; i++) {
+        const int thread = plan.thread[range.first + i], place = plan.place[range.first + i];
         of[i][0] = static_cast<short>(thread), of[i][1] = static_cast<short>(place), of[i][2] = plan.awaited[thread][place];
     }
 }

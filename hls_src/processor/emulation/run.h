@@ -14,8 +14,10 @@ static void invalidate() {
 // Executes instructions [run.first, run.first + run.count); returns 0 cycles.
 static int run(Run &run, const Sample &sample) {
     make_room(sample.tokens);
-    if (has_second_thread() && run.first == program.section[FORWARD].first) {
-        run_planned(run, sample);
+    const bool is_flush = run.first == program.section[FLUSH].first && run.count > 0;
+    const Range range = is_flush ? program.section[FLUSH] : of_sample();
+    if (run.first == range.first && has_second_thread()) {
+        run_planned(run, sample, is_flush ? flush_plan : plans[sample.tokens], range);
     } else {
         for (int i = run.first; i < run.first + run.count; i++) execute(i, run, sample);
     }

@@ -1,5 +1,5 @@
-// A second host thread. A plan, made once for each length of a sample, says which thread executes each instruction, and in
-// what order. An instruction waits for those before it in the program that access the same vectors, one of both writing. So
+// A second host thread. A plan, made once for each length of a sample and once for FLUSH, says which thread executes each
+// instruction, and in what order. An instruction waits for those before it in the program that access the same vectors, one of both writing. So
 // memories have the same contents as with one thread.
 //
 // The first thread runs the kernel. If the second one does not get a processor in time, the first one takes over what is
@@ -183,7 +183,7 @@ struct Plan {
     bool is_made;
     int runs;  // that were measured
     unsigned cost[PROGRAM_DEPTH];
-    long long ticks_alone[2];  // of a forward pass on one thread; of forward and backward pass
+    long long ticks_alone[2];  // of a forward pass on one thread; of all instructions
     int count[THREADS];
     short order[THREADS][PROGRAM_DEPTH];    // the instructions of a thread
     short awaited[THREADS][PROGRAM_DEPTH];  // how many of the other thread each one waits for
@@ -191,13 +191,27 @@ struct Plan {
     unsigned char thread[PROGRAM_DEPTH];
 };
 static Plan plans[SEQUENCE + 1];  // by the tokens of a sample
+static Plan flush_plan;
 
 static void forget_plans() {
-    for (Plan &plan : plans) {
+    const auto forget = [](Plan &plan) {
         plan.is_made = false;
         plan.runs = 0;
-    }
+    };
+    for (Plan &plan : plans) forget(plan);
+    forget(flush_plan);
     caches.forget();
+}
+
+// The instructions of a sample with its backward pass.
+static Range of_sample() {
+    return {program.section[FORWARD].first, program.section[FORWARD].count + program.section[BACKWARD].count};
+}
+
+static bool depends_on_sample(const Instruction &code) {
+    bool depends = code.count >> 15 || has_token_offsets(code);
+    for (int j = 0; j < LEVELS; j++) depends |= code.bound[j] >> 15 || code.active[j] >> 15;
+    return depends;
 }
 
 // Without a measurement: an instruction's steps.
@@ -209,16 +223,15 @@ static unsigned steps_of(int i, const Sample &sample) {
 
 // List scheduling: the thread that is free first takes, of the instructions that need not wait, the one with the longest path
 // to the end behind it, less what its thread has to get from the other one's cache; if all have to wait, the one that waits
-// the shortest.
-static void make_plan(const Sample &sample) {
+// the shortest. If an instruction of FLUSH depends on its sample, the first thread executes them all.
+static void make_plan(Plan &plan, const Range &range, const Sample &sample) {
     static Before before;
     static long long path[PROGRAM_DEPTH], end_of[PROGRAM_DEPTH];
     static int left[PROGRAM_DEPTH];
     static short ready[PROGRAM_DEPTH];
-    Plan &plan = plans[sample.tokens];
-    const int begin = program.section[FORWARD].first;
-    const int end = begin + program.section[FORWARD].count + program.section[BACKWARD].count;
-    const bool is_known = before.find(begin, end, sample);
+    const int begin = range.first, end = range.first + range.count;
+    bool is_known = before.find(begin, end, sample);
+    for (int i = begin; &plan == &flush_plan && i < end; i++) is_known &= !depends_on_sample(instruction_at(i));
     plan.ticks_alone[0] = plan.ticks_alone[1] = 0;
     for (int i = begin; i < end; i++) path[i] = 0, left[i] = before.first[i + 1] - before.first[i];
     for (int i = end - 1; i >= begin; i--) {
@@ -294,8 +307,7 @@ static void make_plan(const Sample &sample) {
 }
 
 // Executes a run on one thread, and measures its instructions.
-static void run_and_measure(Run &run, const Sample &sample) {
-    Plan &plan = plans[sample.tokens];
+static void run_and_measure(Run &run, const Sample &sample, Plan &plan) {
     for (int i = run.first; i < run.first + run.count; i++) {
         const unsigned long long begin = __rdtsc();
         execute(i, run, sample);
@@ -333,6 +345,7 @@ static Shared runs, run_end, second_overflow;
 static Shared claimed;
 constexpr int TAKEN_OVER = 2 * PROGRAM_DEPTH - 1;
 static const Sample *shared_sample;
+static const Plan *shared_plan;
 static Run shared_run;  // as it begins
 // Clock ticks by which the last runs took longer than the first thread would have taken alone. At MOST_LOST, some
 // milliseconds, the second thread leaves: there is no processor for it, or its cache is too far away.
@@ -365,7 +378,7 @@ enum Overflow { OF_GRADIENT = 1, OF_STATE = 2 };  // bits: OF_STATE << 0, 1, 2 f
 static void execute_second(int run_number) {
     const int end = run_end.get();
     const Sample &sample = *shared_sample;
-    const Plan &plan = plans[sample.tokens];
+    const Plan &plan = *shared_plan;
     Run run = shared_run;
     if (claimed.get() != claim_of(run_number, 0)) return;
     for (int place = 0; place < plan.count[SECOND]; place++) {
@@ -392,12 +405,12 @@ static int wait_or_take_over(int count, int run_number, int all) {
     return rest;
 }
 
-static void run_on_two_threads(Run &run, const Sample &sample) {
-    Plan &plan = plans[sample.tokens];
+static void run_on_two_threads(Run &run, const Sample &sample, const Plan &plan, bool is_whole) {
     const int end = run.first + run.count, run_number = runs.get() + 1, all = plan.count[SECOND];
     run_end.set(end);
     second_overflow.set(0);
     shared_sample = &sample;
+    shared_plan = &plan;
     shared_run = run;
     executed[FIRST].set(0);
     executed[SECOND].set(0);
@@ -416,7 +429,7 @@ static void run_on_two_threads(Run &run, const Sample &sample) {
     for (int i = run.first; rest < all && i < end; i++) {  // what neither thread has executed, in the program's order
         if (plan.place[i] >= (plan.thread[i] == FIRST ? place : rest)) execute(i, run, sample);
     }
-    lost += static_cast<long long>(__rdtsc() - begin) - plan.ticks_alone[run.count > program.section[FORWARD].count];
+    lost += static_cast<long long>(__rdtsc() - begin) - plan.ticks_alone[is_whole];
     if (lost < 0) lost = 0;
     if (lost > MOST_LOST) is_open.set(false);
     const int overflow = second_overflow.get();
@@ -424,13 +437,12 @@ static void run_on_two_threads(Run &run, const Sample &sample) {
     for (int f = 0; f < 3; f++) run.state_overflow[f] |= (overflow & OF_STATE << f) != 0;
 }
 
-// Executes the run of a sample: on one thread until its instructions are measured.
-static void run_planned(Run &run, const Sample &sample) {
-    Plan &plan = plans[sample.tokens];
-    const bool is_whole = run.count == program.section[FORWARD].count + program.section[BACKWARD].count;
-    if (plan.runs < MEASURED_RUNS && is_whole && run.pending != NOTHING) return run_and_measure(run, sample);
-    if (!plan.is_made && plan.runs == MEASURED_RUNS) make_plan(sample);
-    if (plan.is_made) return run_on_two_threads(run, sample);
+// Executes a run by its plan, on one thread until its instructions are measured. `range`: all instructions of the plan.
+static void run_planned(Run &run, const Sample &sample, Plan &plan, const Range &range) {
+    const bool is_whole = run.count == range.count;
+    if (plan.runs < MEASURED_RUNS && is_whole && run.pending != NOTHING) return run_and_measure(run, sample, plan);
+    if (!plan.is_made && plan.runs == MEASURED_RUNS) make_plan(plan, range, sample);
+    if (plan.is_made) return run_on_two_threads(run, sample, plan, is_whole);
     for (int i = run.first; i < run.first + run.count; i++) execute(i, run, sample);
 }
 
