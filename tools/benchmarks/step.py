@@ -118,18 +118,31 @@ def _contenders(
 
 
 def tables(result: dict[str, Any]) -> list[Table]:
-    """Return time and ratio of every contender for each number of threads."""
+    """Return time and ratio of every contender for each number of threads, and what a second thread gains."""
+    encoders = result["settings"]["encoders"]
     lines = []
     for row in result["rows"]:
-        case = f"{result['settings']['encoders']}-ENC, threads {row['threads']}: {row['contender']}"
-        ratio = result["ratios"].get(case)
+        ratio = result["ratios"].get(f"{encoders}-ENC, threads {row['threads']}: {row['contender']}")
         times = describe_runs(ratio) if ratio else "1"
         lines.append([row["contender"], str(row["threads"]), describe_runs(row["time"]), times])
     headers = ["contender", "threads", "ms a step (measured)", f"times {OURS}"]
     return [
+        Table(f"One training step, {encoders}-ENC, updates of a sample or of {BATCH}", headers, lines),
         Table(
-            f"One training step, {result['settings']['encoders']}-ENC, updates of a sample or of {BATCH}",
-            headers,
-            lines,
-        )
+            f"The {OURS} with two threads, by the medians above",
+            ["beside", "times faster (measured)"],
+            [[beside, f"{times:.2f}"] for beside, times in _of_two_threads(result["rows"]).items()],
+        ),
     ]
+
+
+def _of_two_threads(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return how many times faster the card is with two threads than with one, and than the fastest other contender."""
+    medians = {(row["contender"], row["threads"]): row["time"]["median"] for row in rows}
+    ours = [name for name, threads in medians if threads == 2 and name.startswith(OURS)]
+    gains = {f"{name}, one thread": medians[name, 1] / medians[name, 2] for name in ours if (name, 1) in medians}
+    others = {case: time for case, time in medians.items() if not case[0].startswith(OURS) and UPDATES not in case[0]}
+    if ours and others:
+        best = min(others, key=lambda case: others[case])
+        gains[f"the fastest other contender: {best[0]}, threads {best[1]}"] = others[best] / medians[OURS, 2]
+    return gains
