@@ -201,8 +201,8 @@ def test_parameters_of_another_model_are_refused(trainer, samples):
         trainer.train(samples[:2], MOMENTUM, 1e-3)
 
 
-# bytes of `Plan` for each length of 0 to 64 tokens and for FLUSH, of `Before`'s bits (hls_src/processor/emulation/threads.h), of
-# `resolved_memory` (instructions.h, beside it), and of the maps of shuffles (shuffle.h)
+# bytes of `Plan` for each length of 0 to 64 tokens and for FLUSH, of `Before`'s bits (threads.h in
+# hls_src/processor/emulation), of `resolved_memory` (instructions.h), and of the maps of shuffles (shuffle.h)
 HOST_PLANS = 66 * 15 * 4096 + 4096 * 4096 // 8 + (344 + 190) * 65536
 
 
