@@ -339,14 +339,13 @@ def test_swapped_axes_give_equal_bits(loop, fast, axes, is_flat):
     blocks = 3
     entries, blocks_in, blocks_out = (0, 0, 0, 1), (len(into), 0, 0, 1), (len(out), 0, 0, 1)
     to_bank, to_buffer = Operand(17, 7, blocks_out), Operand(1, 40, (0, 0, 0, 1))
-    # To a bank, an operand buffer, both; to where it comes from; several vectors out to a place, of one block or more.
+    # To a bank, to an operand buffer, to both; to where it comes from; several vectors out to a place.
     for base, written in (
         (2, {4: to_bank}),
         (2, {5: to_buffer}),
         (2, {4: to_bank, 5: to_buffer}),
         (17, {4: to_bank}),
         (2, {4: Operand(17, 7, (3, 0, 0, 0))}),
-        (2, {4: Operand(17, 7, (1, 0, 0, 1))}),
     ):
         operands = {0: Operand(0, 0, entries), 1: Operand(base, 3, blocks_in), 2: Operand(0, 0, entries), **written}
         n, active = (blocks + 1, 1, 1, most), (blocks + 1, 1, 1, len(into))

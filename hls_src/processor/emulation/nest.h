@@ -268,7 +268,7 @@ static inline void each_row(const Nest &nest, const Box &box, int inner, Act act
         step.accumulator += accumulator_carry[outer];
         for (int o = 0; o < OPERANDS; o++) {
             step.offset[o] += carry[outer][o];
-            if (has_offsets) step.offset[o] = nest.operand[o].offset(step.index, offset_level);
+            if (nest.operand[o].token_offset) step.offset[o] = nest.operand[o].offset(step.index, offset_level);
         }
     }
 }

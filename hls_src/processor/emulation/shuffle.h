@@ -206,24 +206,15 @@ static void make_map(ShuffleMap &map, const Nest &nest, const Box &reads, const 
 }
 static_assert((SHUFFLE_VECTORS & (SHUFFLE_VECTORS - 1)) == 0, "places are taken modulo their number");
 
-// Blocks that are permuted one after the other. Vector w out of a block goes to to[at[w]].
-struct Walk {
-    const Vector *from;
+// Where the vectors out of a block go: vector w to to[at[w]].
+struct Destination {
     Vector *to;
     const int *at;
-    int blocks = 1;  // that are left
-    long from_stride = 0, to_stride = 0;
-    int row = -1;  // of an operand buffer, which begin again after the last one; -1: all blocks go to one row
 
     void give(int w, const Lanes &value) const { store(to + at[w], value); }
-
-    void advance() {
-        blocks--, from += from_stride, to += to_stride;
-        if (row >= 0 && ++row == ROWS) to -= ROWS * BUFFER_PITCH, row = 0;
-    }
 };
 
-static inline void give_transpose(const Transpose &t, const float *elements, const Walk &to) {
+static inline void give_transpose(const Transpose &t, const float *elements, const Destination &to) {
     const Lanes lanes = some_lanes(t.lanes);
     const auto at = [&](int l) { return elements + t.from[l]; };
     if (t.period == 0) {
@@ -243,75 +234,68 @@ static inline void give_transpose(const Transpose &t, const float *elements, con
     for (int i = 0; i < 4; i++) to.give(t.vector + i * t.period, column[i] & lanes);
 }
 
-static void permute_blocks(const ShuffleMap &map, const Walk &walk) {
+// Gathers the vectors out from the elements of a block.
+static void permute_block(const ShuffleMap &map, const Vector *block, Destination to) {
     static const float zeros[4] = {};
-    for (Walk block = walk; block.blocks > 0 && map.transpose_count > 0; block.advance()) {
-        const float *elements = reinterpret_cast<const float *>(block.from);
-        for (int t = 0; t < map.transpose_count; t++) give_transpose(map.transposes[t], elements, block);
-    }
+    const float *elements = reinterpret_cast<const float *>(block);
+    for (int t = 0; t < map.transpose_count; t++) give_transpose(map.transposes[t], elements, to);
     for (const Single *s = map.singles; s < map.singles + map.single_count; s++) {
         const Place *place = map.place[s->vector];
+        const auto at = [&](int l) { return place[l] == ZERO_PLACE ? zeros : elements + place[l]; };
 #if defined(__AVX512F__)
         if (s->is_pair) {
             const __m512i lanes = _mm512_maskz_cvtepu16_epi32(0xffff, *reinterpret_cast<const __m256i_u *>(place));
             const int is_some = _mm512_cmpneq_epi32_mask(lanes, _mm512_set1_epi32(ZERO_PLACE));
-            for (Walk block = walk; block.blocks > 0; block.advance()) {
-                block.give(s->vector, permute(load(block.from + s->even), load(block.from + s->odd), lanes, is_some));
-            }
+            to.give(s->vector, permute(load(block + s->even), load(block + s->odd), lanes, is_some));
             continue;
         }
 #endif
-        for (Walk block = walk; block.blocks > 0; block.advance()) {
-            const float *elements = reinterpret_cast<const float *>(block.from);
-            const auto at = [&](int l) { return place[l] == ZERO_PLACE ? zeros : elements + place[l]; };
-            Vector vector = {};
-            for (int l = 0; l < LANES && !s->has_runs; l++) vector[l] = *at(l);
-            block.give(s->vector, s->has_runs ? join(at(0), at(4), at(8), at(12)) : load(&vector));
+        if (s->has_runs) {
+            to.give(s->vector, join(at(0), at(4), at(8), at(12)));
+            continue;
         }
+        Vector vector = {};
+        for (int l = 0; l < LANES; l++) vector[l] = *at(l);
+        to.give(s->vector, load(&vector));
     }
 }
 
 #if defined(__AVX512F__)
 // WHOLE: all exchanges are of eight vectors in and eight out.
 template <bool WHOLE>
-static void exchange_blocks(const ShuffleMap &map, const Walk &walk) {
+static void exchange_block(const ShuffleMap &map, const Vector *block, Destination to) {
     const Lanes lanes = some_lanes(map.permutes.lanes);
     __m512i lane[STAGES][2];
     UNROLL
     for (int i = 0; i < 2 * STAGES; i++) lane[i / 2][i % 2] = _mm512_load_si512(map.permutes.lane[i / 2][i % 2]);
-    const Exchange *const end = map.exchanges + map.exchange_count;
-    for (Walk block = walk; block.blocks > 0; block.advance()) {
-        for (const Exchange *e = map.exchanges; e < end; e++) {
-            Lanes vectors[EXCHANGED];
-            UNROLL
-            for (int i = 0; i < EXCHANGED; i++) vectors[i] = load(WHOLE || i < e->ins ? block.from + e->in[i] : &zero_vector);
-            exchange(vectors, [&](int s, int half, const Lanes &a, const Lanes &b) { return permute(a, b, lane[s][half]); });
-            UNROLL
-            for (int i = 0; i < EXCHANGED; i++) {
-                if (WHOLE || i < e->outs) block.give(e->out[i], vectors[i] & lanes);
-            }
+    for (const Exchange *e = map.exchanges; e < map.exchanges + map.exchange_count; e++) {
+        Lanes vectors[EXCHANGED];
+        UNROLL
+        for (int i = 0; i < EXCHANGED; i++) vectors[i] = load(WHOLE || i < e->ins ? block + e->in[i] : &zero_vector);
+        exchange(vectors, [&](int s, int half, const Lanes &a, const Lanes &b) { return permute(a, b, lane[s][half]); });
+        UNROLL
+        for (int i = 0; i < EXCHANGED; i++) {
+            if (WHOLE || i < e->outs) to.give(e->out[i], vectors[i] & lanes);
         }
     }
 }
 #endif
 
-static void move_blocks(const ShuffleMap &map, const Walk &walk) {
-    for (Walk block = walk; block.blocks > 0; block.advance()) {
-        for (const Move *move = map.moves; move < map.moves + map.move_count; move++) {
-            const Vector *from = move->from < 0 ? &zero_vector : block.from + move->from;
-            const int stride = move->from >= 0;
-            for (int n = 0; n < move->count; n++, from += stride) block.give(move->to + n, load(from));
-        }
+static void move_block(const ShuffleMap &map, const Vector *block, Destination to) {
+    for (const Move *move = map.moves; move < map.moves + map.move_count; move++) {
+        const Vector *from = move->from < 0 ? &zero_vector : block + move->from;
+        const int stride = move->from >= 0;
+        for (int n = 0; n < move->count; n++, from += stride) to.give(move->to + n, load(from));
     }
 }
 
-static void give_blocks(const ShuffleMap &map, const Walk &walk) {
-    if (map.move_count) return move_blocks(map, walk);
+static void give_block(const ShuffleMap &map, const Vector *block, const Destination &to) {
+    if (map.move_count) return move_block(map, block, to);
 #if defined(__AVX512F__)
-    if (map.exchange_count && map.permutes.are_whole) return exchange_blocks<true>(map, walk);
-    if (map.exchange_count) return exchange_blocks<false>(map, walk);
+    if (map.exchange_count && map.permutes.are_whole) return exchange_block<true>(map, block, to);
+    if (map.exchange_count) return exchange_block<false>(map, block, to);
 #endif
-    permute_blocks(map, walk);
+    permute_block(map, block, to);
 }
 
 // Whether the steps of a block access contiguous vectors, in order.
@@ -339,20 +323,20 @@ static const int *places_of(const Nest &nest, int o, const Box &writes, int *pla
     return places;
 }
 
-// Whether the places of all vectors out in operand o are known to differ.
+// Whether the places of a block's vectors out in operand o are known to differ.
 static bool are_distinct(const Nest &nest, int o, const Box &writes) {
+    const bool has_rows = o == SHUFFLED_BUFFER && nest.code->row_level;
     long inside = 0;
-    for (int j = LEVELS - 1; j >= 0; j--) {
-        const int more = writes.to[j] - writes.from[j];
-        if (more == 0) continue;
+    for (int j = LEVELS - 1; j > 0; j--) {
+        if (writes.to[j] == 0) continue;
         if (has_offset(nest, o, j)) return false;
-        if (o == SHUFFLED_BUFFER && nest.code->row_level == j) {
-            if (more >= ROWS) return false;
+        if (has_rows && nest.code->row_level == j) {
+            if (writes.to[j] >= ROWS) return false;
             continue;
         }
         const long stride = __builtin_abs(nest.operand[o].stride[j]);
         if (stride <= inside) return false;
-        inside += stride * more;
+        inside += stride * writes.to[j];
     }
     return true;
 }
@@ -364,30 +348,28 @@ static inline Vector *start_of(const Nest &nest, int o, int block) {
     return reach.memory + reach.start + 1L * block * reach.stride[0] + (reach.token_offset ? reach.token_offset[token] : 0);
 }
 
-// The row of an operand buffer that a block goes to, if it goes to a single one.
-static inline int row_of_block(const Nest &nest, int block) {
-    return nest.code->row_level ? 0 : (nest.code->row_base + block) & (ROWS - 1);
+static inline Vector *buffer_start(const Nest &nest, int block) {
+    const int row = nest.code->row_level ? 0 : nest.code->row_base + block;
+    return start_of(nest, SHUFFLED_BUFFER, block) + (row & (ROWS - 1)) * BUFFER_PITCH;
 }
 
-// The bank and the operand buffer that vectors out go to, and their places.
+// The bank and the operand buffer that vectors out go to.
 struct Destinations {
-    Vector *to[2];
-    const int *at[2];
+    Destination to[2];
     int count;
 
-    void add(Vector *memory, const int *places) { to[count] = memory, at[count++] = places; }
-
     void give(int w, const Lanes &value) const {
-        for (int i = 0; i < count; i++) store(to[i] + at[i][w], value);
+        for (int i = 0; i < count; i++) to[i].give(w, value);
     }
 };
 
 // Reads the vectors in.
-static void take_vectors(const Nest &nest, const Box &reads, Vector *to) {
+static Vector *take_vectors(const Nest &nest, const Box &reads, Vector *to) {
     each_row(nest, reads, innermost(reads), [&](const Step &step, int count, const long *stride) {
         const Vector *source = nest.operand[SOURCE].memory + step.offset[SOURCE];
         for (int n = 0; n < count; n++) store(to++, load(source + n * stride[SOURCE]));
     });
+    return to;
 }
 
 // The steps of a block.
@@ -432,9 +414,13 @@ static void swap_block(const Nest &nest, int block, const Box &in, const Box &ou
     for (int j = 1; j < LEVELS; j++) steps.to[j] = nest.n[j] - 1;
     steps.from[0] = steps.to[0] = block;
     each_step(nest, steps, [&](const Step &step) {
+        Box here;
         bool is_in = block + 1 < nest.n[0], is_out = block > 0 && step.index[3] <= out.to[3];
-        for (int j = 1; j < LEVELS; j++) is_in &= step.index[j] <= in.to[j];
-        if (is_in) store(taken++, load(nest.operand[SOURCE].memory + step.offset[SOURCE]));
+        for (int j = 0; j < LEVELS; j++) {
+            here.from[j] = here.to[j] = step.index[j];
+            is_in &= j == 0 || step.index[j] <= in.to[j];
+        }
+        if (is_in) taken = take_vectors(nest, here, taken);
         if (!is_out) return;
         to.give(given, load(permuted + given));
         given++;
@@ -463,41 +449,30 @@ static void run_shuffle(const Nest &nest, Run &run) {
     const bool stays = !meet && lies_together(nest, SOURCE, reads);  // the block is read in place, without a copy
     const bool to_bank = code.operand[SHUFFLED_OUT].valid, to_buffer = code.operand[SHUFFLED_BUFFER].valid;
     const bool check = code.flags & CHECK;
-    // All vectors out go from where they are to their places, in any order, unless something else is to be done.
-    const int out = to_buffer ? SHUFFLED_BUFFER : SHUFFLED_OUT;
-    const bool at_once = stays && same_entries && !check && to_bank != to_buffer && are_distinct(nest, out, writes);
+    // Vectors out go to their places at once, in any order, unless something else is to be done with them.
+    const bool is_distinct = are_distinct(nest, to_buffer ? SHUFFLED_BUFFER : SHUFFLED_OUT, writes);
+    const bool at_once = !meet && !check && to_bank != to_buffer && is_distinct;
     const int *bank_at = places_of(nest, SHUFFLED_OUT, at_block(writes, 1), bank_places);
     const int *buffer_at = places_of(nest, SHUFFLED_BUFFER, at_block(writes, 1), buffer_places);
-    const auto make = [&](int block) { make_map(*map, nest, at_block(reads, block - 1), at_block(writes, block)); };
-    const auto to_row = [&](int block) {
-        return start_of(nest, SHUFFLED_BUFFER, block) + row_of_block(nest, block) * BUFFER_PITCH;
-    };
-    if (at_once) {
-        if (!map->is_made) make(1);
-        Walk walk = {start_of(nest, SOURCE, 0), start_of(nest, SHUFFLED_OUT, 1), bank_at, blocks - 1, from.stride[0], to.stride[0]};
-        if (to_buffer) {
-            const bool has_rows = !code.row_level;
-            walk.to = to_row(1), walk.at = buffer_at, walk.row = has_rows ? row_of_block(nest, 1) : -1;
-            walk.to_stride = nest.operand[SHUFFLED_BUFFER].stride[0] + (has_rows ? BUFFER_PITCH : 0);
-        }
-        return give_blocks(*map, walk);
-    }
     Marks marks = {};
     const Vector *before = nullptr;
     for (int block = 0; block < blocks; block++) {
         const bool takes = block + 1 < blocks, gives = block > 0;
-        if (gives && !(same_entries && map->is_made)) make(block);
+        if (gives && !(same_entries && map->is_made)) make_map(*map, nest, at_block(reads, block - 1), at_block(writes, block));
         Vector *taken = stays ? start_of(nest, SOURCE, block) : block_vectors[block % 2];
         if (!meet && takes && !stays) take_vectors(nest, at_block(reads, block), taken);
         Destinations all = {};
-        if (to_bank) all.add(start_of(nest, SHUFFLED_OUT, block), bank_at);
-        if (to_buffer) all.add(to_row(block), buffer_at);
-        if (gives) give_blocks(*map, {before, permuted, in_order});
-        for (int w = 0; w < (gives ? vectors_out : 0); w++) {
-            if (check) mark_overflow(marks, load(permuted + w), STATE_LIMIT);
-            if (!meet) all.give(w, load(permuted + w));
+        if (to_bank) all.to[all.count++] = {start_of(nest, SHUFFLED_OUT, block), bank_at};
+        if (to_buffer) all.to[all.count++] = {buffer_start(nest, block), buffer_at};
+        if (gives) give_block(*map, before, at_once ? all.to[0] : Destination{permuted, in_order});
+        if (!at_once) {
+            const int vectors = gives ? static_cast<int>(vectors_out) : 0;
+            for (int w = 0; w < vectors; w++) {
+                if (check) mark_overflow(marks, load(permuted + w), STATE_LIMIT);
+                if (!meet) all.give(w, load(permuted + w));
+            }
+            if (meet) swap_block(nest, block, at_block(reads, block), at_block(writes, block), taken, all);
         }
-        if (meet) swap_block(nest, block, at_block(reads, block), at_block(writes, block), taken, all);
         before = taken;
     }
     map->is_made = map->is_made && same_entries;

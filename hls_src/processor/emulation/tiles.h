@@ -63,6 +63,9 @@ static void expand_tile(const ExpandTile &tile, int times, const Vector *buffer,
             if (addend) addend = next(addend, addend_y);
         }
         const Vector *row = buffer;
+        const Element *by[(Y + 2) / 3];  // of every third y: the others are at one and two strides
+        UNROLL
+        for (int i = 0; i < (Y + 2) / 3; i++) by[i] = i ? next(by[i - 1], 3 * scalars_y * LANES) : scalars_of(scalars);
         int r = 0;
         do {
             Lanes vector[X];
@@ -72,12 +75,14 @@ static void expand_tile(const ExpandTile &tile, int times, const Vector *buffer,
             }
             UNROLL
             for (int y = 0; y < Y; y++) {
-                const Lanes scalar = splat<Lanes>(scalar_of(scalars + y * scalars_y, r));
+                const Lanes scalar = splat<Lanes>(by[y / 3][y % 3 * scalars_y * LANES]);
                 UNROLL
                 for (int x = 0; x < X; x++) {
                     sum[y][x] = sum[y][x] + scalar * (SHARED ? vector[x] : load(row + y * buffer_y));
                 }
             }
+            UNROLL
+            for (const Element *&each : by) each++;
             row += BUFFER_PITCH;
         } while (++r < rows);
         UNROLL
