@@ -7,7 +7,7 @@ so that both units can work.
 """
 
 import math
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
@@ -33,12 +33,24 @@ PARAMETER_BANKS = {*GRADIENT_OF, *GRADIENT_OF.values()}
 PARAMETER_BANK_COST = 400.0  # cycles, for an activation in a bank of parameters or gradients
 
 
+_Range = tuple[int, int, int, int]  # allocated: the first and the last instruction, the first vector, the one behind
+
+
 class _Space:
     """Address ranges of a bank or an operand buffer that are allocated, each for a range of instructions."""
 
     def __init__(self, number: int):
         self.number, self.depth = number, DEPTHS[number]
-        self.taken: list[tuple[int, int, int, int]] = []  # first and last instruction, first and last vector
+        self.taken: list[_Range] = []
+        self._vectors: list[tuple[int, int]] = []  # the first vector of each range and the one behind it, sorted
+
+    def take(self, allocated: "_Range") -> None:
+        self.taken.append(allocated)
+        insort(self._vectors, allocated[2:])
+
+    def release(self, allocated: "_Range") -> None:
+        self.taken.remove(allocated)
+        self._vectors.remove(allocated[2:])
 
     def place(self, vectors: int, first: int, last: int, behind: int) -> tuple[int, int] | None:
         """Choose the free range whose other uses are the farthest away: instructions wait for those that are near.
@@ -49,6 +61,14 @@ class _Space:
         Return its first vector, and the instruction that is as far before `first` as the nearest use is away, negative
         if there is none. Return None if no range is free.
         """
+        low = 0
+        for begin, end in self._vectors:
+            if begin - low >= vectors:
+                return low, first - FAR
+            if end > low:
+                low = end
+        if self.depth - behind - low >= vectors:  # vectors that nothing uses
+            return low, first - FAR
         taken = self.taken
         allocated = sorted([(low, high) for begin, end, low, high in taken if begin <= last and end >= first])
         allocated.append((self.depth - behind, self.depth))
@@ -76,8 +96,6 @@ class _Space:
                     if use > distance:
                         distance, farthest = use, place
                     break
-            else:
-                return place, first - FAR
         return farthest, first - distance
 
 
@@ -241,7 +259,7 @@ class Assignment:
             bank, base = self.placed.pop(buffer)
             self.names_in[bank].discard(buffer.memory)
             self._costs[bank] -= self._contention[demand.index[buffer.memory]]
-            self.spaces[bank].taken.remove((*demand.span(buffer), base, base + buffer.vectors))
+            self.spaces[bank].release((*demand.span(buffer), base, base + buffer.vectors))
             self._place(buffer)
         for buffer, place in self.placed.items():
             buffer.bank, buffer.base = place
@@ -279,7 +297,7 @@ class Assignment:
             self.names_in[at].add(name)
             if self._is_balanced and name in self.demand.index:
                 self._costs[at] += self._contention[self.demand.index[name]]
-            self.spaces[at].taken.append((*self.demand.span(buffer), base, base + buffer.vectors))
+            self.spaces[at].take((*self.demand.span(buffer), base, base + buffer.vectors))
 
     def _free(self, buffer: Buffer, bank: int) -> tuple[int, int] | None:
         demand = self.demand
