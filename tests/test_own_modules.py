@@ -282,7 +282,132 @@ def output_twice(net, tokens):
     return y[:, 0], y[:, 1:]
 
 
+def set_state(net):
+    net.state = {"step": 0}
+
+
+def count_in_state(net, x):
+    net.state["step"] += 1
+    return net.layer(x) if net.state["step"] < 1000 else x
+
+
+def set_number(net):
+    net.number = torch.zeros(())
+
+
+def count_in_tensor(net, x):
+    net.number += 1
+    return net.layer(x) if net.number < 1000 else x
+
+
+def count_in_class(net, x):
+    type(net).calls += 1
+    return net.layer(x) if net.calls < 1000 else x
+
+
+def set_list(net):
+    net.lengths = []
+
+
+def count_in_list(net, x):
+    net.lengths.append(x.shape[1])
+    return net.layer(x) if len(net.lengths) < 1000 else x
+
+
+def stop_gradient_of_4_tokens(net, x):
+    y = net.layer(x)
+    return x + (y.detach() if x.shape[1] == 4 else y)
+
+
+class Reversed(torch.autograd.Function):
+    """x, with the gradient reversed."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, d):
+        return -d
+
+
+class ReversedOf4(torch.autograd.Function):
+    """x, with the gradient reversed for 4 tokens."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, d):
+        return -d if d.shape[1] == 4 else d
+
+
+def set_hook(net):
+    net.layer.register_full_backward_hook(lambda layer, of_inputs, of_outputs: tuple(-g for g in of_inputs))
+
+
+def set_scale(net):
+    net.scale = nn.Parameter(torch.tensor(0.7))
+
+
+def scaled_by_item(net, x):
+    return x + net.layer(x) * net.scale.item()
+
+
+def half_in_place(net, x):
+    y = net.layer(x)
+    y[..., :16].mul_(2.0)
+    return y
+
+
+def relu_in_place_of_view(net, x):
+    y = net.layer(x)
+    return F.relu(y.view(-1, WIDTH), inplace=True).view(x.shape) + y
+
+
+def assigned_beside_view(net, x):
+    y = net.layer(x).clone()
+    rows = y.view(-1, WIDTH)
+    y[..., 3] = 0.0
+    return rows.view(x.shape)
+
+
+def masked_in_part(net, x):
+    hidden = torch.ones(x.shape[1], x.shape[1]).triu(1) == 1
+    return (net.layer(x) @ x.mT).masked_fill(hidden, -1e4).softmax(-1) @ x
+
+
 REFUSED = {
+    "a count of calls in a dictionary": refused("forward changes state.step", make=set_state, body=count_in_state),
+    "a count of calls in a tensor": refused("forward changes number", make=set_number, body=count_in_tensor),
+    "a count of calls in the class": refused("forward changes Net.calls", calls=0, body=count_in_class),
+    "a list that grows": refused("changes the number of items of lengths", make=set_list, body=count_in_list),
+    "no gradient of 4 tokens": refused("for 4 tokens differs from what was traced", body=stop_gradient_of_4_tokens),
+    "a gradient reversed": refused(
+        "Reversed, an autograd.Function, has a backward", body=lambda net, x: Reversed.apply(net.layer(x))
+    ),
+    "a gradient reversed for 4 tokens": refused(
+        "for 4 tokens differs from what was traced", body=lambda net, x: ReversedOf4.apply(net.layer(x))
+    ),
+    "a backward hook": refused("a backward hook of layer may change gradients", make=set_hook),
+    "the number of a trained parameter": refused(
+        "item of scale, which is trained, is not supported on the card; use the parameter itself",
+        make=set_scale,
+        body=scaled_by_item,
+    ),
+    "a part in place": refused("mul in place of a tensor of which another one is a view", body=half_in_place),
+    "a view in place": refused("relu in place of a tensor of which another one is", body=relu_in_place_of_view),
+    "a part assigned beside a view": refused("setitem in place of a tensor of which", body=assigned_beside_view),
+    "a mask that does not hide": refused("masked_fill of scores with -10000 is not", body=masked_in_part),
+    "a function of scores": refused(
+        "tanh of attention scores is not supported on the card; use one number for all scores",
+        body=lambda net, x: (50 * (net.layer(x) @ x.mT / 50).tanh()).softmax(-1) @ x,
+    ),
+    "a comparison with an id": refused(
+        "the id of padding is the padding_idx of an nn.Embedding",
+        forward=lambda net, tokens: net.head(net.table(tokens) * (tokens != 1).unsqueeze(-1)),
+    ),
     "a tensor shares memory with a parameter": refused(
         "shares memory with layer.bias", make=set_alias, body=lambda net, x: net.layer(x) + torch.tanh(net.copy)
     ),
@@ -349,6 +474,42 @@ def set_parts(net):
 @pytest.mark.parametrize("members", [{"make": set_cache, "body": with_cache}, {"make": set_parts}])
 def test_a_cache_and_parts_of_one_tensor_are_accepted(members):
     trace(refused("", **members)(), LENGTH)
+
+
+def set_waves(net):
+    net.waves, net.seen = {}, None
+
+
+def with_waves(net, x):
+    """A constant for each length, and the activations of the last sample, as for a picture of them."""
+    waves = net.waves.setdefault(x.shape[1], torch.arange(x.shape[1])[:, None].sin())
+    y = net.layer(x) + waves
+    net.seen = y.detach()
+    return y
+
+
+def slice_in_place(net, x):
+    y = net.layer(x)
+    first, second = y[..., :16], y[..., 16:]
+    first.mul_(2.0)
+    return torch.cat([first, second], -1)
+
+
+def set_frozen_scale(net):
+    net.scale = nn.Parameter(torch.tensor(0.7), requires_grad=False)
+
+
+ACCEPTED = {
+    "constants by length, activations kept": refused("", make=set_waves, body=with_waves),
+    "one of two slices in place": refused("", body=slice_in_place),
+    "a view in place": refused("", body=lambda net, x: F.relu(net.layer(x).view(-1, WIDTH), True).view(x.shape)),
+    "the number of a frozen parameter": refused("", make=set_frozen_scale, body=scaled_by_item),
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_what_a_forward_may_keep_and_change(fast, name):
+    check_gradients(fast, trace(ACCEPTED[name](), LENGTH), (2, 5, LENGTH), 1e-4)
 
 
 def test_no_length_above_the_cards_longest_is_checked_but_the_modules():

@@ -120,6 +120,9 @@ def _masked_fill(recorder: Recorder, call: Call, scores, mask, value) -> Value:
     if hidden is not None and not hidden.any():
         return held
     is_mask = hidden is not None and value is not None and value.numel() == 1 and bool(value <= HIDDEN)
+    if isinstance(held, AttentionScores) and not held.is_softmax and hidden is not None and not is_mask:
+        by = f"with {float(value):g}" if value is not None and value.numel() == 1 else "with these values"
+        raise Refusal(f"{call.name} of scores {by}", f"-inf, or a number up to {HIDDEN:g}: the key is hidden")
     if not isinstance(held, AttentionScores) or held.is_softmax or not is_mask:
         raise Refusal(call.name, "a constant mask on scores, with -inf")
     return replace(held, mask=torch.where(held.spread(hidden), float("-inf"), held.mask))

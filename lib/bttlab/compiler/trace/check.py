@@ -9,9 +9,9 @@ import math
 import random
 import re
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -52,6 +52,11 @@ LARGE = 30.0  # an input of attention above this, and above the module's own, is
 # A difference counts if it is this many times that of parameters which are off by `ROUNDING`: deep modules are chaotic.
 CHAOS, ROUNDING = 10.0, 1e-8
 
+# Attributes of a module that are compared by the names of what they hold, and how deep others are looked into.
+OF_MODULES = frozenset(("_parameters", "_buffers", "_modules"))
+DEEPEST = 4
+MOST_ITEMS = 1000  # of a container whose items are compared; of larger ones, it is their number
+
 _one_at_a_time = threading.RLock()
 
 
@@ -90,7 +95,11 @@ def check(graph: Graph, outputs: list[Matrix], module: nn.Module, ids: Sequence[
             check.refuse("a gradient", math.inf, samples[0])
         for length in range(2, min(most, M.SEQUENCE)):  # one by one, so that no more than one is in memory
             if length not in lengths:
-                check.losses([sample_of(length)])
+                tokens, before = sample_of(length), set(check.ways)
+                losses = check.losses([tokens])
+                found = check.gradients(losses) if check.ways[-1] not in before else None
+                if found is not None:
+                    check.refuse(f"the gradient of {found[0]}", found[1], tokens)
         check.evaluation(samples[0])
         check.far(sample_of(min(most, 3)))
         check.inside(run, samples[0])
@@ -127,6 +136,78 @@ class _State:
                 return name
         return None
 
+    def held(self) -> dict[str, Any]:
+        """Return numbers and tensors that layers and their classes hold, also in containers and objects."""
+        found: dict[str, Any] = {}
+        for path, layer in self._module.named_modules():
+            for kind in type(layer).__mro__:
+                if not kind.__module__.startswith(("torch.", "builtins")):
+                    _hold(found, kind.__name__, dict(vars(kind)))
+            _hold(found, path, {key: value for key, value in vars(layer).items() if key not in OF_MODULES})
+        return found
+
+
+def _hold(found: dict[str, Any], path: str, value: Any, depth: int = 0) -> None:
+    """Put numbers and tensors in a value, and how many items its containers have, into `found` by their places."""
+    if isinstance(value, nn.Parameter | nn.Module | type) or callable(value) or depth > DEEPEST:
+        return
+    if isinstance(value, Tensor):
+        with suppress(NotImplementedError, RuntimeError, TypeError):  # of a kind that has no numbers of its own
+            x = value.detach().cpu().resolve_conj().resolve_neg()
+            found[path] = np.array((x.double() if x.is_floating_point() else x).numpy())
+    elif isinstance(value, np.ndarray | np.generic):
+        found[path] = np.array(value)
+    elif isinstance(value, bool | int | float):
+        found[path] = value
+    elif isinstance(value, list | tuple | set | frozenset | deque | dict) or hasattr(value, "__dict__"):
+        items = vars(value) if hasattr(value, "__dict__") and not isinstance(value, dict) else value
+        found[f"the number of items of {path}"] = len(items)
+        if len(items) > MOST_ITEMS or isinstance(items, set | frozenset):
+            return
+        named = [(f".{key}", item) for key, item in items.items()] if isinstance(items, dict) else []
+        numbered = [(f"[{n}]", item) for n, item in enumerate(items)] if not named else []
+        for place, item in named or numbered:
+            _hold(found, f"{path}{place}".removeprefix("."), item, depth + 1)
+
+
+def _nodes(outputs: Sequence[Tensor]) -> list[Any]:
+    """Return the functions of autograd by which outputs have gradients, each once."""
+    left, found = [y.grad_fn for y in reversed(outputs)], {}
+    while left:
+        node = left.pop()
+        if node is not None and node not in found:
+            found[node] = len(found)
+            left += [before for before, _ in reversed(node.next_functions)]
+    return list(found)
+
+
+def _own_function(node: Any) -> type | None:
+    """Return the class of a node that has a backward of the user's own."""
+    function = getattr(type(node), "_forward_cls", None)
+    is_own = function is not None and not function.__module__.startswith(("torch.", "bttlab."))
+    return function if is_own else None
+
+
+def _ways(outputs: Sequence[Tensor]) -> tuple:
+    """Return by which functions outputs have gradients: equal ones have the same, but for a backward of one's own."""
+    nodes = _nodes(outputs)
+    number = {node: n for n, node in enumerate(nodes)}
+    return tuple(
+        (
+            object() if _own_function(node) is not None else node.name(),
+            id(getattr(node, "variable", None)),
+            *(number.get(before, -1) for before, _ in node.next_functions),
+        )
+        for node in nodes
+    )
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two values that `_hold` has found are the same."""
+    one, other = np.asarray(one), np.asarray(other)
+    has_nan = one.dtype.kind in "fc" and other.dtype.kind in "fc"
+    return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=has_nan)
+
 
 def _random_state() -> tuple:
     """Return the state of the generators of random numbers that a module may draw from."""
@@ -147,6 +228,7 @@ class _Check:
 
     def __post_init__(self) -> None:
         self.unseen = {op.output for op in self.graph.operations}  # they reached no output so far
+        self.ways: list[tuple] = []  # of gradients, for each sample whose outputs were compared
 
     def _see(self, values: Mapping[Matrix, Tensor], loss: Tensor) -> None:
         """Take the matrices from `unseen` that reach a sum of the graph's outputs, or have no gradient."""
@@ -181,6 +263,12 @@ class _Check:
         """Raise ProgramError if outputs in eval() are others, or if the calls have changed the module's state."""
         name, modes = type(self.module).__name__, {layer: layer.training for layer in self.module.modules()}
         here = self.wanted(tokens)
+        before = self.state.held()
+        self.wanted(tokens)
+        after = self.state.held()
+        remembered = next((key for key in after if not _is_same(before.get(key), after[key])), None)
+        if remembered is not None:  # what a sample leaves for the same sample is no memory
+            raise ProgramError(f"{name}: {_changes(remembered)}")
         self.module.eval()
         try:
             there = self.wanted(tokens)
@@ -324,12 +412,23 @@ class _Check:
             if what is not None:
                 name = type(self.module).__name__
                 where = f"{name}: {what} differs from what was traced where {min(names)} is {factor:.0e} times as large"
-                raise ProgramError(
-                    f"{where}; forward has a limit, another function, or a hook on gradients, for values of this size"
-                )
+                cause = "forward has a limit, another function, or a hook on gradients, for values of this size"
+                changer = self._changer(tokens) if "gradient" in what else None
+                raise ProgramError(f"{where}; {changer or cause}")
         finally:
             for parameter, data in zip(scaled, before, strict=True):
                 parameter.data = data
+
+    def _changer(self, tokens: Tensor) -> str | None:
+        """Return what may change gradients, by name: a layer's hook, or a function with a backward of its own."""
+        for path, layer in self.module.named_modules():
+            if layer._backward_hooks or layer._backward_pre_hooks:
+                return f"a backward hook of {path or 'the module'} may change gradients: remove it"
+        for node in _nodes(self.wanted(tokens)):
+            if (function := _own_function(node)) is not None:
+                rule = "call the functions of torch that it computes, whose gradients the card has"
+                return f"{function.__name__}, an autograd.Function, has a backward of its own: {rule}"
+        return None
 
     def _pairs(
         self, values: Mapping[Matrix, Tensor], wanted: Sequence[Tensor], tokens: Tensor
@@ -377,6 +476,7 @@ class _Check:
         totals, used, shared = [0.0, 0.0], self._used(), {}
         for tokens in samples:
             wanted = self.wanted(tokens)
+            self.ways.append(_ways(wanted))
             pairs = list(self._pairs(execute(self.graph, used, tokens[0], shared), wanted, tokens))
             for what, share in self._differences(pairs):
                 if not share < TOLERANCE:
@@ -432,7 +532,7 @@ class _Check:
                 "length, a scale, or rows counted from the end of a table"
             )
         else:
-            cause = (
+            cause = (self._changer(tokens) if "gradient" in what else None) or (
                 "forward depends on token ids other than by an embedding, changes tensors in place, or changes "
                 "gradients (a hook, a detach)"
             )

@@ -47,7 +47,7 @@ PREFIXES = {  # the same, by the beginning of a name
 }
 HINTS = {
     **{name: near for kind, near in KINDS.items() for name in kind.split()},
-    "gt": "F.relu or F.leaky_relu",
+    **dict.fromkeys(("gt", "ge", "lt", "le"), "F.relu or F.leaky_relu; for limits, clamp or F.threshold"),
     "log_softmax": "the logits before it as outputs: the loss on the card has the softmax",
     "dropout": "eval(), or probability 0: the machine has no random numbers",
     "gradient": "requires_grad_(False) on the parameters before it, not detach() or no_grad(); "

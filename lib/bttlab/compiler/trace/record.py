@@ -56,6 +56,7 @@ from bttlab.compiler.trace.values import (
 Value = Ids | Elements | Weights | AttentionScores | Refused
 LAYERS = frozenset(("TTLinear", "TTMEmbedding"))  # recorded as one function each
 KEEPS_FACTORS = frozenset(("cat", "stack", "mul", "div", "neg"))  # rules that take elements times constants as they are
+NEAR_SCORES = "one number for all scores, a constant mask or a learned bias of them, and the softmax over the keys"
 EXPANDED: dict[str, Callable] = {}  # functions of one activation that are recorded as others together
 RULES: dict[str, Callable[["Recorder", Call], Value | None]] = {}
 OF_SCORES: dict[str, Callable[["Recorder", Call], Value | None]] = {}  # rules for attention scores as an operand
@@ -73,6 +74,14 @@ def _copy(x: Tensor | Form) -> Tensor | Form:
     return x.clone() if isinstance(x, Tensor) else x
 
 
+def _version(tensor: Tensor) -> int | None:
+    """Return how often a tensor was changed in place; None if it is not counted, as in vmap."""
+    try:
+        return tensor._version
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
 def _agree(function: Callable, known: Callable) -> bool:
     """Return True if two functions have the same values over the range of FP32, where both are finite."""
     powers = torch.logspace(-12, 38, 501, dtype=torch.float64)
@@ -88,6 +97,10 @@ def _slope(function: Callable) -> float | None:
     with torch.enable_grad():
         y = function(x)
     return float(torch.autograd.grad(y, x)[0]) if y.requires_grad else None
+
+
+def _are_scores(value: Any) -> bool:
+    return isinstance(value, AttentionScores) and not value.is_softmax
 
 
 def layer(x: Tensor, w: Tensor, is_out_in: bool) -> Tensor:
@@ -114,6 +127,7 @@ class Recorder(Matrices, Calls):
         self.used_paddings: set[int] = set()
         self._values: dict[int, Value] = {}
         self._tensors: list[Tensor] = []  # whose ids are in use
+        self._aliases: set[int] = set()  # those that keep a value from before a change in place
         self.log: list[Recorded] = []  # calls that depend on token ids or parameters
 
     @property
@@ -149,17 +163,39 @@ class Recorder(Matrices, Calls):
             return super().called(call)
         if name in IN_PYTHON:
             return self.through(call)
+        versions = [(tensor, _version(tensor)) for tensor in call.tensors]
         call.result = super().called(call)
+        for tensor, version in versions:
+            if _version(tensor) != version:
+                self._refuse_views(tensor, call)
         if name in OF_SHAPE and (name != "expand_as" or self.value(call.args[0]) is None):
             return call.result
         if next(tensors_in(call.result), None) is not None:
             with self.not_counted():
                 self._record(call)
-        elif isinstance(call.result, bool | int | float | list | np.ndarray) and not self._is_of_padding(call):
-            self._stop(call)
+        elif isinstance(call.result, bool | int | float | list | np.ndarray):
+            are_frozen = all(isinstance(v, Weights) and self._fold(v.names) for v in found)
+            if not are_frozen and not self._is_of_padding(call):
+                self._stop(call)
         elif name == "__setitem__":
             self._set(call.args[0], self.refused(Refusal("assignment to elements", "a sum, or torch.where of a mask")))
         return call.result
+
+    def _refuse_views(self, changed: Tensor, call: Call) -> None:
+        """Refuse other tensors with the memory of one that a call has changed, if they hold elements of it."""
+        before, place = self._values.get(id(changed)), changed.untyped_storage().data_ptr()
+        what = f"{call.name.strip('_')} in place of a tensor of which another one is a view"
+        for tensor in list(self._tensors):
+            value = self._values.get(id(tensor))
+            if tensor is changed or id(tensor) in self._aliases or isinstance(value, Refused | None):
+                continue
+            if tensor.untyped_storage().data_ptr() != place:
+                continue
+            are_elements = (
+                isinstance(before, Elements) and isinstance(value, Elements) and value.matrix is before.matrix
+            )
+            if not are_elements or bool(torch.isin(value.index, before.index).any()):
+                self._set(tensor, self.refused(Refusal(what, "a new tensor, such as x = x * 2, or torch.cat of parts")))
 
     def _layer_of_constant(self, call: Call) -> Tensor:
         """Call a tensor-train layer on a constant, such as numbers of positions; the result is one if it is frozen."""
@@ -302,7 +338,10 @@ class Recorder(Matrices, Calls):
             ids, divisor = self.value(call.args[0]), call.args[1]
             if isinstance(ids, Ids) and not ids.divisor and isinstance(divisor, int) and divisor > 0:
                 return replace(ids, divisor=divisor, is_type=call.name in QUOTIENTS)
-        return replace(self.refused(Refusal(f"{call.name} of the token ids", "an embedding of them")), is_of_ids=True)
+        near = "an embedding of them"
+        if call.name in EQUALITIES:
+            near += "; the id of padding is the padding_idx of an nn.Embedding, or 0"
+        return replace(self.refused(Refusal(f"{call.name} of the token ids", near)), is_of_ids=True)
 
     def _is_of_padding(self, call: Call) -> bool:
         """Return True if a call compares token ids with an id of padding, which no sample of the model has."""
@@ -324,14 +363,14 @@ class Recorder(Matrices, Calls):
     def _stop(self, call: Call) -> NoReturn:
         found = self._found(call)
         bad = next((v.message for v in found if isinstance(v, Refused) and not v.is_of_ids), None)
-        of = (
-            "the token ids"
-            if any(isinstance(v, Ids) or getattr(v, "is_of_ids", False) for v in found)
-            else "activations"
-        )
-        what = Refusal(
-            f"control flow on values of {of} ({call.name.strip('_')})", "the same operations for each sample"
-        )
+        name, near = call.name.strip("_"), "the same operations for each sample"
+        what = f"control flow on values of activations ({name})"
+        if any(isinstance(v, Ids) or getattr(v, "is_of_ids", False) for v in found):
+            what = f"control flow on values of the token ids ({name})"
+        elif all(isinstance(v, Weights) for v in found):
+            what = f"{name} of {found[0].name}, which is trained,"
+            near = "the parameter itself, as a factor or a shift of features, or a frozen one, requires_grad_(False)"
+        what = Refusal(what, near)
         raise ProgramError(bad or self.refused(what).message)
 
     def _move(self, call: Call) -> None:
@@ -374,7 +413,9 @@ class Recorder(Matrices, Calls):
             self._set(tensor, value)
         elif value is None and tensor.requires_grad:
             maker = f"by {tensor.grad_fn.name()}" if tensor.grad_fn else "outside the module's parameters"
-            value = self.refused(Refusal(f"a tensor with a gradient that was made {maker}", "functions of torch"))
+            value = self.refused(
+                Refusal(f"a tensor with a gradient that was made {maker}", "functions of torch, not nested in vmap")
+            )
             self._set(tensor, value)
         elif value is None and self._trained_alias(tensor) is not None:
             what = f"a tensor that shares memory with {self._trained_alias(tensor)}, which is trained,"
@@ -401,7 +442,7 @@ class Recorder(Matrices, Calls):
         """Return the elements of a matrix that a tensor holds, or raise Refusal."""
         value = self.value(x)
         if not isinstance(value, Elements):
-            raise Refusal(f"{what} of {kind_of(value)}", "an activation")
+            raise Refusal(f"{what} of {kind_of(value)}", NEAR_SCORES if _are_scores(value) else "an activation")
         return self.recorded(value)
 
     def operands(self, what: str, *tensors: Any) -> tuple[list[Matrix], Tensor]:
@@ -511,7 +552,7 @@ class Recorder(Matrices, Calls):
         operands = [(n, self.value(x)) for n, x in enumerate(call.args) if self.value(x) is not None]
         values = [value for _, value in operands]
         if (other := next((value for value in values if not isinstance(value, Elements)), None)) is not None:
-            raise Refusal(f"{call.name} of {kind_of(other)}")
+            raise Refusal(f"{call.name} of {kind_of(other)}", NEAR_SCORES if _are_scores(other) else "")
         first = values[0]
         is_one = all(v.matrix is first.matrix and torch.equal(v.index, first.index) for v in values)
         others = [x for x in map(as_scalar, call.args) if isinstance(x, Tensor) and x.ndim and self.value(x) is None]
@@ -539,6 +580,7 @@ class Recorder(Matrices, Calls):
         if value is None:
             return x
         alias = x.detach()
+        self._aliases.add(id(alias))
         self._set(alias, value)
         return alias
 
