@@ -312,7 +312,7 @@ static inline Lanes trees_of(const Vector *sums_of_rows) {
     Lanes sum[ROWS];
     UNROLL
     for (int r = 0; r < ROWS; r++) sum[r] = load(&sums_of_rows[r]);
-    return trees(sum);
+    return trees<ROWS>(sum);
 }
 
 // Largest operand (in vectors) for which one call computes whole points: it stays in the first-level cache between points.
@@ -431,7 +431,7 @@ static void reduce_tiles(const Nest &folds, const ReducePlan &plan, Marks &marks
             for (int p = 0; p < points; p++, y++) {
                 fold.give(y, trees_of(sum[p]));
                 Vector *kept = fold.kept_at(y);
-                for (int r = 0; kept && r < k; r++) store(kept + r * ACCUMULATORS, load(&sum[p][r]));
+                for (int r = 0; kept && r < k; r++) store(kept + r * ACCUMULATORS, without_negative_zero(load(&sum[p][r])));
             }
         }
     });

@@ -222,7 +222,7 @@ static inline float tree_of(const Lanes &value) {
     return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-// The adder trees of LANES vectors: as many as fit share a register, so that every addition uses all lanes.
+// The adder trees of USED vectors, whose lanes come first: as many as fit share a register, so that every addition uses all lanes.
 #if defined(__AVX512F__)
 // Adds lane pairs of two registers at a time: one term of each sum comes from a blend, the other from a shuffle.
 static inline __m512 add_halves(__m512 a, __m512 b) {  // to a half of a, a half of b
@@ -242,11 +242,15 @@ static inline __m512 add_lanes(__m512 a, __m512 b) {  // in each quarter, to two
     return _mm512_maskz_shuffle_ps(0xffff, a, b, 0x88) + _mm512_maskz_shuffle_ps(0xffff, a, b, 0xdd);
 }
 
+static inline __m512 add_own_halves(__m512 a) { return a + _mm512_maskz_shuffle_f32x4(0xffff, a, a, 0x4e); }
+
+template <int USED>
 static inline Lanes trees(const Lanes *vectors) {
+    const auto row = [&](int r) { return vectors[r < USED ? r : 0].part[0]; };
     __m512 four[4];  // of rows g, g + 4, g + 8, g + 12: a quarter of a register each
     UNROLL
     for (int g = 0; g < 4; g++) {
-        const auto half = [&](int row) { return add_halves(vectors[row].part[0], vectors[row + 8].part[0]); };
+        const auto half = [&](int r) { return r + 8 < USED ? add_halves(row(r), row(r + 8)) : add_own_halves(row(r)); };
         four[g] = add_quarters(half(g), half(g + 4));
     }
     return {{add_lanes(add_pairs(four[0], four[1]), add_pairs(four[2], four[3]))}};
@@ -265,10 +269,11 @@ static inline Eight pick(const Eight &a, const Eight &b) {
 #endif
 }
 
+template <int USED>
 static inline Lanes trees(const Lanes *vectors) {
     Eight half[LANES], sum[2];
     UNROLL
-    for (int i = 0; i < LANES; i++) half[i] = vectors[i].part[0] + vectors[i].part[1];
+    for (int i = 0; i < LANES; i++) half[i] = vectors[i < USED ? i : 0].part[0] + vectors[i < USED ? i : 0].part[1];
     UNROLL
     for (int group = 0; group < 2; group++) {
         Eight quarter[4], pair[2];

@@ -175,6 +175,9 @@ struct ReduceTile {
     int depth;
 };
 
+// +0 in place of -0.
+ALWAYS_INLINE Lanes without_negative_zero(const Lanes &value) { return value + splat<Lanes>(0.0f); }
+
 // Output of a line of points: the tree of each point's sums plus the addend, written to a bank and to an operand buffer row, one lane
 // per row in use. The sums of the last points stay in the accumulators.
 struct Fold {
@@ -187,6 +190,7 @@ struct Fold {
     int first_kept, accumulator, accumulator_weight;
 
     void give(int y, Lanes result) const {
+        result = without_negative_zero(result);
         if (addend) result = result + load(addend + y * addend_y);
         result = (result & used) | one;
         if (marks) mark_overflow(*marks, result, STATE_LIMIT);
@@ -200,15 +204,11 @@ struct Fold {
     }
 };
 
-// Computes the sums of Y points and R rows in registers; remaining rows are zero.
-template <int Y, int R, int ROOM>
-ALWAYS_INLINE void sum_rows(const ReduceTile &tile, const Vector *stream, const Vector *buffer, Lanes (&sum)[Y][ROOM]) {
-    UNROLL
-    for (int y = 0; y < Y; y++) {
-        UNROLL
-        for (int r = 0; r < ROOM; r++) sum[y][r] = splat<Lanes>(0.0f);
-    }
-    for (int d = 0; d < tile.depth; d++, stream += tile.stream_d, buffer += tile.buffer_d) {
+// Computes the sums of Y points and R rows in registers; there is a step at least. They begin with their first products, so they may
+// be -0 where the engine's, which begin with zero, are +0.
+template <int Y, int R>
+ALWAYS_INLINE void sum_rows(const ReduceTile &tile, const Vector *stream, const Vector *buffer, Lanes (&sum)[Y][R]) {
+    const auto step = [&](auto add) {
         Lanes vector[Y];
         UNROLL
         for (int y = 0; y < Y; y++) vector[y] = load(stream + y * tile.stream_y);
@@ -216,8 +216,13 @@ ALWAYS_INLINE void sum_rows(const ReduceTile &tile, const Vector *stream, const 
         for (int r = 0; r < R; r++) {
             const Lanes row = Y > 1 ? load_once(buffer + r * BUFFER_PITCH) : load(buffer + r * BUFFER_PITCH);
             UNROLL
-            for (int y = 0; y < Y; y++) sum[y][r] = sum[y][r] + vector[y] * row;
+            for (int y = 0; y < Y; y++) add(sum[y][r], vector[y] * row);
         }
+    };
+    step([](Lanes &one, const Lanes &product) { one = product; });
+    for (int d = 1; d < tile.depth; d++) {
+        stream += tile.stream_d, buffer += tile.buffer_d;
+        step([](Lanes &one, const Lanes &product) { one = one + product; });
     }
 }
 
@@ -242,16 +247,16 @@ static void reduce_points(const ReduceTile &tile, const Fold &fold, int first, i
     const Vector *stream = tile.stream + first * tile.stream_y;
     for (int t = 0; t < times; t++, stream += Y * tile.stream_y) {
         const int point = first + t * Y;
-        Lanes sum[Y][ROWS];
+        Lanes sum[Y][R];
         sum_rows<Y, R>(tile, stream, tile.buffer, sum);
         UNROLL
-        for (int y = 0; y < Y; y++) fold.give(point + y, trees(sum[y]));
+        for (int y = 0; y < Y; y++) fold.give(point + y, trees<R>(sum[y]));
         UNROLL
         for (int y = 0; y < Y; y++) {
             Vector *kept = fold.kept_at(point + y);
             if (!kept) continue;
             UNROLL
-            for (int r = 0; r < R; r++) store(kept + r * ACCUMULATORS, sum[y][r]);
+            for (int r = 0; r < R; r++) store(kept + r * ACCUMULATORS, without_negative_zero(sum[y][r]));
         }
     }
 }
