@@ -319,6 +319,13 @@ def stop_gradient_of_4_tokens(net, x):
     return x + (y.detach() if x.shape[1] == 4 else y)
 
 
+def hook_for_4_tokens(net, x):
+    y = net.layer(x)
+    if y.requires_grad and x.shape[1] == 4:
+        y.register_hook(lambda d: 0 * d)
+    return x + y
+
+
 class Reversed(torch.autograd.Function):
     """x, with the gradient reversed."""
 
@@ -384,6 +391,7 @@ REFUSED = {
     "a count of calls in the class": refused("forward changes Net.calls", calls=0, body=count_in_class),
     "a list that grows": refused("changes the number of items of lengths", make=set_list, body=count_in_list),
     "no gradient of 4 tokens": refused("for 4 tokens differs from what was traced", body=stop_gradient_of_4_tokens),
+    "a hook for 4 tokens": refused("for 4 tokens differs from what was traced", body=hook_for_4_tokens),
     "a gradient reversed": refused(
         "Reversed, an autograd.Function, has a backward", body=lambda net, x: Reversed.apply(net.layer(x))
     ),

@@ -188,6 +188,19 @@ def _own_function(node: Any) -> type | None:
     return function if is_own else None
 
 
+class _Hooks(TorchFunctionMode):
+    """Sees the hooks on gradients that `forward` registers: no two are the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[object] = []
+
+    def __torch_function__(self, func: Callable, types: Any, args: Sequence = (), kwargs: dict | None = None) -> Any:
+        if func is Tensor.register_hook:
+            self.found.append(object())
+        return func(*args, **(kwargs or {}))
+
+
 def _ways(outputs: Sequence[Tensor]) -> tuple:
     """Return by which functions outputs have gradients: equal ones have the same, but for a backward of one's own."""
     nodes = _nodes(outputs)
@@ -475,8 +488,9 @@ class _Check:
         """Compare outputs, and return a weighted sum of them of the module and of the graph."""
         totals, used, shared = [0.0, 0.0], self._used(), {}
         for tokens in samples:
-            wanted = self.wanted(tokens)
-            self.ways.append(_ways(wanted))
+            hooks = _Hooks()
+            wanted = self.wanted(tokens, hooks)
+            self.ways.append((*_ways(wanted), *hooks.found))
             pairs = list(self._pairs(execute(self.graph, used, tokens[0], shared), wanted, tokens))
             for what, share in self._differences(pairs):
                 if not share < TOLERANCE:
