@@ -100,6 +100,14 @@ def test_step_has_updates_of_several_samples_and_long_calls(tiny_airline):
     assert all(time > 0 for time in found.values())
 
 
+def test_step_says_what_a_second_thread_gains():
+    times = {(step.OURS, 1): 0.6, (step.OURS, 2): 0.4, ("dense", 1): 8.0, ("dense", 2): 6.0}
+    rows = [{"contender": name, "threads": n, "time": {"median": time}} for (name, n), time in times.items()]
+    expected = {f"{step.OURS}, one thread": 1.5, "the fastest other contender: dense, threads 2": 15}
+    assert step._of_two_threads(rows) == pytest.approx(expected)
+    assert not step._of_two_threads([row for row in rows if row["threads"] == 1])
+
+
 @pytest.mark.long
 def test_a_run_writes_record_page_and_figure_and_keeps_the_others(tmp_path):
     (tmp_path / "images").mkdir()

@@ -126,14 +126,12 @@ def tables(result: dict[str, Any]) -> list[Table]:
         times = describe_runs(ratio) if ratio else "1"
         lines.append([row["contender"], str(row["threads"]), describe_runs(row["time"]), times])
     headers = ["contender", "threads", "ms a step (measured)", f"times {OURS}"]
-    return [
-        Table(f"One training step, {encoders}-ENC, updates of a sample or of {BATCH}", headers, lines),
-        Table(
-            f"The {OURS} with two threads, by the medians above",
-            ["beside", "times faster (measured)"],
-            [[beside, f"{times:.2f}"] for beside, times in _of_two_threads(result["rows"]).items()],
-        ),
-    ]
+    found = [Table(f"One training step, {encoders}-ENC, updates of a sample or of {BATCH}", headers, lines)]
+    gains = _of_two_threads(result["rows"])
+    if gains:
+        title, headers = f"The {OURS} with two threads, by the medians above", ["beside", "times faster (measured)"]
+        found.append(Table(title, headers, [[beside, f"{times:.2f}"] for beside, times in gains.items()]))
+    return found
 
 
 def _of_two_threads(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
