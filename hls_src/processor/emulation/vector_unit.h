@@ -217,7 +217,7 @@ static void vector_rows(const Nest &nest, const RowPlan &plan, const Sample &sam
                 });
             }
             const RowStep<Lanes> of = row_step(operation, row.by, label - vector_0, a, b, load(from_c), [&](const Lanes &) {
-                return function_at(function, located[n & (ahead - 1)]);
+                return has_function ? function_at(function, located[n & (ahead - 1)]) : zero;
             });
             if (adds_rows(OPERATION)) row.sum = row.sum + cut(of.value_0);
             if (has_second_sum) row.sum_1 = row.sum_1 + cut(of.value_1);
