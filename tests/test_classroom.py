@@ -56,7 +56,14 @@ def test_a_demo_that_is_ended_while_it_releases_leaves_no_process(tmp_path, monk
     child = int((tmp_path / "pid").read_text())
     process.terminate()
     assert process.wait(60) == 143
-    assert until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+    assert until(lambda: _has_ended(child))
+
+
+def _has_ended(pid):
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import pytest
 from jupyter_client.manager import KernelManager
 
 from fake_trainer import until
+from processes import ask
 from two_users import run_as_nobody
 
 from conftest import ROOT
@@ -91,9 +92,14 @@ def test_neither_token_nor_sockets_of_kernels_are_for_others(lab, two_users):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert set(run_as_nobody(CONNECT, *sockets).split()) == {"out"}
     server = psutil.Process(lab.process.pid)
-    for process in (server, *server.children(recursive=True)):
-        assert lab.token not in " ".join(process.cmdline())
-        listening = [one.laddr for one in process.net_connections() if one.status == psutil.CONN_LISTEN]
+    processes = (server, *server.children(recursive=True))
+    commands = ask(processes, lambda process: " ".join(process.cmdline()))
+    assert any("ipykernel" in command for command in commands.values())
+    assert not [command for command in commands.values() if lab.token in command]
+    connections = ask(processes, lambda process: process.net_connections())
+    assert server in connections
+    for process, found in connections.items():
+        listening = [one.laddr for one in found if one.status == psutil.CONN_LISTEN]
         assert all(address.ip == "127.0.0.1" for address in listening)
         # A kernel keeps one, for what its own children print: it takes nothing without a word that it gives them.
         assert process == server or len(listening) <= 1

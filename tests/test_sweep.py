@@ -27,6 +27,7 @@ from bttlab.runs.sweep.executor import open_to_all
 from bttlab.runs.sweep.search import Search
 from bttlab.runs.sweep.spec import METRICS, spec_of
 from bttlab.runs.sweep.trials import TrialMaker
+from processes import ask
 from two_users import environment
 
 RATES = [0.01, 0.04]
@@ -91,7 +92,8 @@ def test_a_worker_that_is_killed_costs_what_it_trained_since_its_last_checkpoint
 
         def kill():
             if not killed and metrics.exists() and len(metrics.read_text().splitlines()) > 2:
-                (worker,) = {child for child in psutil.Process().children() if _is_worker(child)} - others
+                children = set(psutil.Process().children()) - others
+                (worker,) = (child for child, is_one in ask(children, _is_worker).items() if is_one)
                 killed.append(read_run(metrics.parent).begun)
                 worker.kill()
 
@@ -190,8 +192,8 @@ def test_a_local_sweep_opens_no_port_and_leaves_no_folder(corpus, tmp_path, monk
 
     def look(progress):
         opened.update(set(tests_process.net_connections()) - before)
-        for child in set(tests_process.children(recursive=True)) - others:
-            opened.update(child.net_connections())
+        children = set(tests_process.children(recursive=True)) - others
+        opened.update(*ask(children, lambda child: child.net_connections()).values())
 
     with open_executor(workers=1) as pool:
         Sweep(

@@ -15,6 +15,7 @@ import psutil
 
 from bttlab.runs import CheckpointStore, read_run, tensors_digest
 from bttlab.runs.recipe import flat
+from processes import ask
 from reliability import training_process
 from reliability.outcome import Outcome, attempts
 from reliability.training_process import TIMEOUT
@@ -91,9 +92,10 @@ def _workers(process: subprocess.Popen) -> list[psutil.Process]:
     """Return the processes that run trials: those of a pool, but the one that tracks its resources."""
     try:
         children = psutil.Process(process.pid).children()
-        return [child for child in children if "resource_tracker" not in " ".join(child.cmdline())]
     except psutil.NoSuchProcess:
         return []
+    commands = ask(children, lambda child: " ".join(child.cmdline()))
+    return [child for child, command in commands.items() if "resource_tracker" not in command]
 
 
 def _signal(process: psutil.Process, number: int) -> None:
