@@ -215,7 +215,7 @@ REFUSED = {
     "one column for all features": (lambda n, x, t: x * x[..., :1].expand(-1, -1, WIDTH), "^Net: 32 moves of a column"),
     "one factor for all features": (
         lambda n, x, t: n.q(x) * n.q.bias[0],
-        "mul by these elements of q.bias",
+        "^mul: an element of q.bias is a factor .* and other layers read q.bias by rows: use a parameter for each",
     ),
     "one parameter as scale and shift": (
         lambda n, x, t: F.layer_norm(n.q(x), (WIDTH,), n.q.bias, n.q.bias),

@@ -20,7 +20,15 @@ from bttlab.compiler.operation import INTENT, SLOTS, Matrix, Operation, Shapes, 
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.columns import GatherColumns, PrependRows
 from bttlab.compiler.ops.dense import Classifier, Dense
-from bttlab.compiler.ops.elementwise import Activate, Add, FactorsOperand, Multiply, NumberOperand, TokenRowsOperand
+from bttlab.compiler.ops.elementwise import (
+    Activate,
+    Add,
+    FactorsOperand,
+    Multiply,
+    NumberOperand,
+    ScalarOperand,
+    TokenRowsOperand,
+)
 from bttlab.compiler.ops.embedding import DenseEmbedding, TTMEmbedding, TypeEmbedding
 from bttlab.compiler.ops.norm import HeadNorm, Norm
 from bttlab.compiler.ops.score_bias import ScoreBias, choices_of
@@ -59,6 +67,11 @@ class Graph:
         self.operations.append(operation)
         operation.output.line = self.line
         return operation.output
+
+    def scalar(self, name: str, element: int = 0) -> ScalarOperand:
+        """Return an element of a parameter as the operand of a sum or product with all elements of a matrix."""
+        units = np.repeat(np.array([[0.0], [1.0]], np.float32), M.LANES, 1)
+        return ScalarOperand(name, element, units=self.constant(units, "zeros and ones"))
 
     def embedding(self, name: str, words: int = 0, is_type: bool = False) -> Matrix:
         """Append the embedding of the sample's tokens: a table in TTM format, or a dense one.

@@ -251,7 +251,7 @@ class Lowering(Context):
         cores = {block.buffer for op in summed for block in op.blocks}
         for blocks in self.layout.uses():
             if blocks[0].name not in self.frozen and (blocks[0].buffer in cores) == are_collected:
-                kinds = {(block.vectors, block.axes, block.rows, block.buffer in cores) for block in blocks}
+                kinds = {(b.vectors, b.axes, b.rows, b.is_repeated, b.buffer in cores) for b in blocks}
                 if len(kinds) > 1:
                     raise ProgramError(f"{blocks[0].name} has uses of different kinds: use a parameter for each")
                 self._add_gradients(blocks)

@@ -32,7 +32,7 @@ from bttlab.compiler.builder import Builder, padded, vectors_for
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import At, Bound, Instruction, Level, max_of
 from bttlab.compiler.machine import M
-from bttlab.compiler.memory.layout import LayoutBuilder
+from bttlab.compiler.memory.layout import Block, LayoutBuilder
 
 Shapes = Mapping[str, tuple[int, ...]]
 INTENT, SLOTS = "intent", "slot"  # losses: of one label for the sample, and of a label for each token but the first
@@ -287,6 +287,21 @@ class Context:
                 loops, of_heads = [Level("h", heads), padded("w", size)], results[name].part(h=size, w=1)
                 builder.columns(f"{what}, sum of heads", loops, of_heads, r1=result, check=True)
 
+    def sum_elements(self, what: str, matrix: Matrix, units: Block, result: At, a: At, b: At | None = None) -> None:
+        """Emit the sum of all elements of a matrix, or of a product of two, to each lane of a vector.
+
+        `units`: a block of a vector of zeros and one of ones.
+        """
+        builder, zeros, ones = self.builder, units.where(), units.where().part(1)
+        sums = builder.allocate(f"{what} of columns", matrix.vectors).part(w=1)
+        self.sum_tokens(f"{what} of columns", matrix, a, b, **{"r1" if b is None else "r0": sums})
+        statistic = builder.allocate(what, 1, home=STATISTICS)
+        row, of_row = padded("row", 1), {"rows": statistic, "accumulator_loop": "w"}
+        builder.vector(M.DOT, what, [Level("w", matrix.vectors), row], sums, ones, depth=("w",), **of_row)
+        # Of the sum p, exactly: p = -((0 - p) 1).
+        fields = {"immediates": (-1.0,), "flags": M.CHECK, **of_row}
+        builder.vector(M.SOFTMAX_BACK, f"{what} in all lanes", [Level("w", 1), row], ones, zeros, r0=result, **fields)
+
     # ---- values --------------------------------------------------------------------------------------------------
 
     def new(self, matrix: Matrix, what: str = "") -> At:
@@ -435,7 +450,7 @@ def _rows_read(
     read: dict[str, list[tuple[int, int] | None]] = {name: [] for name in shapes if name not in copies}
     for op in operations:
         for name in op.parameters(shapes):
-            is_row = shapes[name][-1] == op.output.features  # else the parameter's rows are others
+            is_row = shapes[name][-1:] == (op.output.features,)  # else the parameter's rows are others
             read.setdefault(copies.get(name, name), []).append(op.rows_read() if is_row else None)
     found = {}
     for name, ranges in read.items():

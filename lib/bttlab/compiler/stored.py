@@ -30,7 +30,7 @@ MOST_BYTES = 64 << 20  # of all entries; a program of the paper's models takes 0
 MOST_OF_ENTRY = 16 << 20
 DIGEST_BYTES = 32
 COMPILED_BY = ("compiler", "model", "tensor")  # packages with the sources that make a program
-BLOCK_FIELDS = ("name", "shape", "axes", "rows", "group_rows", "first", "last", "offset")
+BLOCK_FIELDS = ("name", "shape", "axes", "rows", "group_rows", "first", "last", "offset", "is_repeated")
 
 
 def key_of(*values: Any) -> str | None:

@@ -31,6 +31,7 @@ class Block:
     `group_rows`: distance in the bank, in rows, from group to group; rows that are not used are 0.
     `first`, `last`: range of the rows of each group that the block contains.
     `offset`: its first vector in the buffer, which several blocks may share.
+    `is_repeated`: whether each element of the parameter has a vector of its own, of equal lanes.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Block:
     first: int
     last: int
     offset: int = 0
+    is_repeated: bool = False
 
     @property
     def bank(self) -> int:
@@ -53,7 +55,7 @@ class Block:
 
     @property
     def columns(self) -> int:
-        return self.shape[self.axes[-1]]
+        return 1 if self.is_repeated else self.shape[self.axes[-1]]
 
     @property
     def row_vectors(self) -> int:
@@ -81,19 +83,20 @@ class Block:
 
     def write(self, memory: np.ndarray, value: np.ndarray) -> None:
         """Write the parameter to its vectors, float32 of shape (vectors, LANES)."""
-        self._in_bank(memory)[...] = self._in_parameter(value.transpose(self.axes))
+        lanes = LANES if self.is_repeated else self.columns
+        self._in_bank(memory, lanes)[...] = self._in_parameter(value.transpose(self.axes))
 
     def read(self, memory: np.ndarray, into: np.ndarray) -> None:
         """Copy the block's rows from its vectors to the parameter `into`."""
         shape = tuple(self.shape[axis] for axis in self.axes)
         moved = np.ascontiguousarray(into.transpose(self.axes))
-        self._in_parameter(moved)[...] = self._in_bank(memory)
+        self._in_parameter(moved)[...] = self._in_bank(memory, self.columns)
         into[...] = moved.reshape(shape).transpose(np.argsort(self.axes))
 
-    def _in_bank(self, memory: np.ndarray) -> np.ndarray:
+    def _in_bank(self, memory: np.ndarray, columns: int) -> np.ndarray:
         """Return its elements in the bank's vectors, of shape (groups, rows, columns)."""
         vectors = memory.reshape(self.groups, self.group_rows, self.row_vectors * LANES)
-        return vectors[:, : self.last - self.first, : self.columns]
+        return vectors[:, : self.last - self.first, :columns]
 
     def _in_parameter(self, ordered: np.ndarray) -> np.ndarray:
         """Return its elements in the parameter, whose axes have the bank's order; of the same shape."""
@@ -262,7 +265,15 @@ class LayoutBuilder:
         return replace(self.finished, blocks=tuple(replace(b, buffer=buffers[b.buffer]) for b in self.blocks))
 
     def place(
-        self, name, axes=None, rows=None, group_rows=None, part=None, added=False, behind: Block | None = None
+        self,
+        name,
+        axes=None,
+        rows=None,
+        group_rows=None,
+        part=None,
+        added=False,
+        behind: Block | None = None,
+        is_repeated=False,
     ) -> Block:
         """Allocate a block for a parameter, or for the rows `part` of each of its groups.
 
@@ -270,13 +281,14 @@ class LayoutBuilder:
         `added`: whether gradients are accumulated, or written for the tokens of the sample only; the update clears
         them.
         `behind`: the block whose buffer it extends; by default it has a buffer of its own.
+        `is_repeated`: as for `Block`; the parameter may have no axes.
         """
         part = part or self._rows_read.get(self.copies.get(name, name))
         if (name, (part or (0,))[0]) in self._of:
             return self._of[name, (part or (0,))[0]]  # two layers share it
         shape = self.constants[name].shape if name in self.constants else self.shapes[self.copies.get(name, name)]
         axes = tuple(range(len(shape))) if axes is None else axes
-        rows = math.prod(shape) // shape[axes[-1]] if rows is None else rows
+        rows = math.prod(shape) // (1 if is_repeated else shape[axes[-1]]) if rows is None else rows
         first, last = part or (0, rows)
         last = min(last, rows)
         group_rows = last - first if group_rows is None else group_rows
@@ -287,7 +299,7 @@ class LayoutBuilder:
             buffer = self._builder.new_buffer(name, 0, **kind)
         else:
             buffer = behind.buffer
-        block = Block(name, buffer, shape, axes, rows, group_rows, first, last, buffer.vectors)
+        block = Block(name, buffer, shape, axes, rows, group_rows, first, last, buffer.vectors, is_repeated)
         buffer.vectors += block.vectors
         self.blocks.append(block)
         self._of[name, first] = block

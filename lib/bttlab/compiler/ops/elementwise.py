@@ -8,6 +8,7 @@ from bttlab.compiler.builder import padded
 from bttlab.compiler.functions import ACTIVATIONS, constant
 from bttlab.compiler.instruction import At, Level, max_of
 from bttlab.compiler.machine import M
+from bttlab.compiler.memory.layout import Block
 from bttlab.compiler.operation import ALWAYS, NEVER, Context, Matrix, Operation, Shapes, Values, row_loops, rows_of
 from bttlab.util.renamed import renamed
 
@@ -38,6 +39,13 @@ class RowOperand:
         """Return how many rows it has for a matrix."""
         return 1
 
+    def place(self, context: Context) -> Block:
+        return context.layout.place(self.name, added=self.is_added)
+
+    def row_vectors(self, matrix: Matrix) -> int:
+        """Return the vectors of one of its rows for a matrix."""
+        return matrix.vectors // self.heads
+
     def torch(self, values: Values, x: Any) -> Any:
         return values.rows(self.name, x.shape[1] // self.heads)[self.first].repeat(self.heads)
 
@@ -57,6 +65,29 @@ class TokenRowsOperand(RowOperand):
 
     def strides(self, matrix: Matrix) -> dict[str, int]:
         return {"t": matrix.vectors, "w": 1}
+
+
+@dataclass(frozen=True)
+class ScalarOperand(RowOperand):
+    """Element `first` of a parameter, the same for all elements of a matrix, such as ReZero's factor.
+
+    It is a vector of equal lanes. Each gets the gradient, a sum over all elements, so updates keep them equal.
+    `units`: a constant of a vector of zeros and one of ones, by which the gradient is summed.
+    """
+
+    units: str = ""
+
+    def place(self, context: Context) -> Block:
+        return context.layout.place(self.name, added=self.is_added, is_repeated=True)
+
+    def row_vectors(self, matrix: Matrix) -> int:
+        return 1
+
+    def torch(self, values: Values, x: Any) -> Any:
+        return values[self.name].reshape(-1)[self.first]
+
+    def strides(self, matrix: Matrix) -> dict[str, int]:
+        return {}
 
 
 @dataclass(frozen=True)
@@ -112,12 +143,15 @@ class Elementwise(Operation):
 
     def allocate(self, context: Context) -> None:
         if isinstance(self.operand, RowOperand):
-            self.block = context.layout.place(self.operand.name, added=self.operand.is_added)
-            first = (self.operand.first - self.block.first) * (self.output.vectors // self.operand.heads)
+            self.block = self.operand.place(context)
+            first = (self.operand.first - self.block.first) * self.operand.row_vectors(self.output)
             self.values, self.gradient = self.block.where().part(first), self.block.gradient().part(first)
+        if isinstance(self.operand, ScalarOperand):
+            self.units = context.layout.place(self.operand.units)
 
     def rows_read(self) -> tuple[int, int] | None:
-        if not isinstance(self.operand, RowOperand) or self.operand.heads > 1:
+        operand = self.operand
+        if not isinstance(operand, RowOperand) or operand.heads > 1 or isinstance(operand, ScalarOperand):
             return None
         return self.operand.first, self.operand.first + self.operand.count(self.output)
 
@@ -138,20 +172,23 @@ class Elementwise(Operation):
         context.builder.vector(operation, what, row_loops(matrix, heads), a, y, r0=r0)
 
     def sum_columns(self, context: Context, d: At, **operands: At) -> None:
-        """Emit the gradient of a row: a sum over the tokens, and over the heads."""
-        context.sum_tokens("d_row", self.output, d, heads=self.heads, **operands)
+        """Emit the gradient of a row: a sum over the tokens, and over the heads; of a scalar, over all elements."""
+        if isinstance(self.operand, ScalarOperand):
+            context.sum_elements("d_scalar", self.output, self.units, self.gradient, d, operands.get("b"))
+        else:
+            context.sum_tokens("d_row", self.output, d, heads=self.heads, **operands)
 
 
 @dataclass(eq=False)
 class Add(Elementwise):
-    """x + y. If its first reader is a norm, the norm computes it in the same instruction, unless y is a row."""
+    """x + y. If its first reader is a norm, the norm computes it, too, unless y is a row for all tokens or a scalar."""
 
     kind, functions, reads_inputs = "add", ("add",), False
     is_fused = False  # with the norm that reads it
 
     @property
     def is_fusible(self) -> bool:
-        return type(self.operand) is not RowOperand
+        return self.operand is None or isinstance(self.operand, TokenRowsOperand)
 
     @property
     def keep(self) -> str:
@@ -191,7 +228,7 @@ class Add(Elementwise):
 
 @dataclass(eq=False)
 class Multiply(Elementwise):
-    """x y: a gate, a factor for each feature (LayerScale), a constant."""
+    """x y: a gate, a factor for each feature (LayerScale), one for all of them (ReZero), a constant."""
 
     kind, functions = "multiply", ("mul",)
 

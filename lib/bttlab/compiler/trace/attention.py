@@ -16,7 +16,7 @@ from bttlab.compiler.ops.elementwise import Multiply, NumberOperand
 from bttlab.compiler.trace.names import Call
 from bttlab.compiler.trace.norms import axes_of, of_rows
 from bttlab.compiler.trace.record import OF_SCORES, Recorder, Value
-from bttlab.compiler.trace.rules import dense, rule
+from bttlab.compiler.trace.rules import dense, rule, times_row
 from bttlab.compiler.trace.values import (
     HIDDEN,
     AttentionScores,
@@ -89,11 +89,21 @@ def _biased(recorder: Recorder, call: Call, x, y, *, alpha=1) -> AttentionScores
 @rule("mul", "div", "neg", table=OF_SCORES)
 def _scaled(recorder: Recorder, call: Call, x, y=-1) -> AttentionScores:
     (x, power), (y, its) = _scores_first(recorder, (x, 1), (y, -1 if call.name == "div" else 1))
-    scores, factor = recorder.value(x), recorder.constant(y)
+    scores, factor, w = recorder.value(x), recorder.constant(y), recorder.value(y)
+    if isinstance(w, Weights) and w.element is not None and not scores.is_softmax and its > 0:
+        return _times_scalar(recorder, scores, w)
     if factor is None or factor.numel() != 1 or scores.is_softmax or power < 0:
         what = f"{call.name} after the softmax" if scores.is_softmax else f"{call.name} of scores by a tensor"
         raise Refusal(what, "one number for all scores, before the softmax")
     return scores.scaled(float(factor) if its > 0 else 1 / float(factor))
+
+
+def _times_scalar(recorder: Recorder, scores: AttentionScores, w: Weights) -> AttentionScores:
+    """Return scores times an element of a parameter, a learned temperature: those of the queries times it."""
+    if scores.biases or bool(scores.mask.any()):
+        raise Refusal(f"mul of scores by {w.name} after a mask or bias", "the factor before the mask")
+    q = Elements(scores.q, torch.arange(max_of(scores.q.tokens) * scores.q.features).view(-1, scores.q.features))
+    return replace(scores, q=recorder.rows(times_row(recorder, q, w)))
 
 
 @rule("maximum", "max", table=OF_SCORES)

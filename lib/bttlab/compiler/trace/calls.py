@@ -163,8 +163,8 @@ class Watch(Calls):
     @torch.no_grad()  # a checkpoint counts what is saved for the backward pass
     def _compare(self, tensor: Tensor, value: Any, entry: Recorded) -> None:
         """Compare a result with what it holds."""
-        if isinstance(value, Elements) and value.formula is not None:
-            value = value.formula.recorded
+        if isinstance(value, Elements) and (value.scalar or value.formula) is not None:
+            value = (value.scalar or value.formula).recorded
         if not isinstance(value, Elements):
             return
         if value.index.shape != tensor.shape:

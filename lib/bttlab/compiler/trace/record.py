@@ -249,6 +249,7 @@ class Recorder(Matrices, Calls):
             value = self._of_parameters(call)
             self.check_gradient(call)
             return value
+        call = self._with_frozen_scalars(call)
         if call.name not in KEEPS_FACTORS:
             self._record_factors(call)
         are_scores = any(isinstance(value, AttentionScores) for value in self._found(call))
@@ -257,11 +258,23 @@ class Recorder(Matrices, Calls):
         self.check_gradient(call)
         return value
 
+    def _with_frozen_scalars(self, call: Call) -> Call:
+        """Return a call whose scalars that are frozen are constants, unless it is a sum or product of activations."""
+        if call.name in ("add", "mul") and not any(_are_scores(value) for value in self._found(call)):
+            return call
+
+        def constant(x: Any) -> Any:
+            value = self.value(x)
+            is_scalar = isinstance(value, Weights) and value.element is not None and value.is_plain
+            return x.detach().clone() if is_scalar and self._fold(value.names) else x
+
+        return replace(call, args=tuple(map(constant, call.args)))
+
     def _record_factors(self, call: Call) -> None:
-        """Record products with constants that are operands of a call."""
+        """Record products with constants and scalars that are operands of a call."""
         for tensor in call.tensors:
             value = self.value(tensor)
-            if isinstance(value, Elements) and value.factor is not None:
+            if isinstance(value, Elements) and (value.factor is not None or value.scalar is not None):
                 self._set(tensor, self.recorded(value))
 
     def _of_parameters(self, call: Call) -> Weights | None:
@@ -387,7 +400,7 @@ class Recorder(Matrices, Calls):
             if isinstance(value, Weights) and call.name == "__getitem__":
                 raise Refusal("rows of a parameter by token ids", "nn.Embedding")
             raise Refusal(f"{call.name} by activations or token ids", "positions that do not depend on the sample")
-        if isinstance(value, Elements) and value.formula is not None:
+        if isinstance(value, Elements) and (value.formula or value.scalar) is not None:
             value = self.recorded(value)
         function = torch.Tensor.reshape if call.name == "view" else call.function
         if call.name in ("view", "reshape") and call.args[1:] and isinstance(call.args[1], torch.dtype):
@@ -478,7 +491,12 @@ class Recorder(Matrices, Calls):
 
     def recorded(self, x: Elements) -> Elements:
         """Record what elements are as elements of a matrix as they are."""
-        formula = x.formula
+        formula, scalar = x.formula, x.scalar
+        if scalar is not None:
+            unscaled = self.recorded(replace(x, scalar=None))
+            with self.at_line(x.line):
+                scalar.recorded = scalar.recorded or scalar.times(unscaled)
+            return scalar.recorded
         with self.at_line(x.line):
             if formula is None:
                 return x if x.factor is None else self._product(x)
@@ -537,6 +555,7 @@ class Recorder(Matrices, Calls):
         """Return elements times constants, also where a formula is a product with a number; None for other values."""
         if not isinstance(value, Elements):
             return None
+        value = value if value.scalar is None else self.recorded(value)
         if value.factor is not None:
             return value
         formula = value.formula

@@ -21,6 +21,7 @@ from bttlab.compiler.trace.values import (
     Elements,
     Ids,
     Refusal,
+    Scalar,
     Weights,
     as_scalar,
     columns_in,
@@ -377,9 +378,12 @@ def _difference(recorder: Recorder, call: Call, x, y, *, alpha=1) -> Value:
         return recorder.elementwise(call, lambda step: _sum(recorder, *step.args, -1.0))
     if alpha == 1 and isinstance(values[0], Elements) and values[1] is None:
         return _add(recorder, call, x, -y)
-    if alpha == 1 and values[0] is None and isinstance(values[1], Elements):
+    if alpha == 1 and isinstance(values[0], Weights | None) and isinstance(values[1], Elements):
         with recorder:
             return recorder.value(-y + x)
+    if alpha == 1 and isinstance(values[0], Elements) and isinstance(values[1], Weights):
+        with recorder:
+            return recorder.value(-(-x + y))
     return recorder.elementwise(call)
 
 
@@ -403,7 +407,13 @@ def _with_constant(recorder: Recorder, x: Any, constant: Tensor) -> Elements:
 
 
 def _with_rows(recorder: Recorder, x: Elements, w: Weights) -> Elements:
-    """Record x + rows of a table, or one row of it for all tokens or heads."""
+    """Record x + rows of a table, one row of it for all tokens or heads, or one element of it for all features."""
+    if (scalar := _scalar(recorder, x, w)) is not None:
+        if w.factor != 1:
+            raise Refusal(f"add of a computed parameter, from {w.name},", "a number plus an element of it")
+        x = _with_constant(recorder, x, torch.full((), w.offset, dtype=torch.float64)) if w.offset else x
+        matrix, index, operand = _scalar(recorder, x, w) if w.offset else scalar
+        return Elements(recorder.graph.same(Add, matrix, recorder.unique(recorder.name("add")), operand), index)
     if (of_heads := _head_row(recorder, x, w) or _row_by_features(recorder, x, w)) is not None:
         matrix, index, row = of_heads
         if w.factor != 1 or w.offset:
@@ -425,6 +435,20 @@ def _with_rows(recorder: Recorder, x: Elements, w: Weights) -> Elements:
     if rows is None or (rows.count, rows.column, rows.columns) != (tokens, 0, matrix.features):
         raise Refusal(f"add of these elements of {w.name}", "as many rows of a table of positions as there are tokens")
     return recorder.like(x.index, recorder.graph.same(Add, matrix, w.name, TokenRowsOperand(w.name, rows.first)))
+
+
+def _scalar(recorder: Recorder, x: Elements, w: Weights) -> tuple[Matrix, Tensor, RowOperand] | None:
+    """Return the matrix of elements, their index in a sum or product with one element of a parameter, and that.
+
+    None if it is more than one element, or the result has more elements than x.
+    """
+    if w.element is None:
+        return None
+    shape = torch.broadcast_shapes(w.index.shape, x.index.shape)
+    if math.prod(shape) != x.index.numel():
+        return None
+    matrix, index = recorder.operand(x)
+    return matrix, index.view(shape), recorder.graph.scalar(w.name, w.element)
 
 
 def _row_in(w: Weights, features: int) -> int | None:
@@ -511,8 +535,10 @@ def _product(recorder: Recorder, call: Call, x, y, **_) -> Value:
     is_first_constant = recorder.value(x) is None or isinstance(recorder.value(x), Weights)
     if call.name == "mul" and is_first_constant:
         x, y = y, x
-    if call.name == "mul" and isinstance(recorder.value(y), Weights):
-        return _times_row(recorder, recorder.elements(x, "mul"), recorder.value(y))
+    if isinstance(w := recorder.value(y), Weights):
+        return _product_with(recorder, call, x, w)
+    if (scaled := _product_of_scaled(recorder, call)) is not None:
+        return scaled
     value, factor = recorder.value(x), recorder.constant(y)
     if factor is not None and isinstance(value, Elements):
         if factor.numel() > 1 and bool((factor == 1).all()) and call.result.shape == x.shape:
@@ -520,6 +546,45 @@ def _product(recorder: Recorder, call: Call, x, y, **_) -> Value:
         if factor.numel() > 1 or value.factor is not None:
             return _times_constants(recorder, call, value, factor if call.name == "mul" else 1 / factor)
     return recorder.elementwise(call)
+
+
+def _product_with(recorder: Recorder, call: Call, x: Any, w: Weights) -> Elements:
+    """Return elements times, or over, a parameter."""
+    if call.name == "div":
+        near = "a factor in place of a divisor; of a frozen parameter, its reciprocal, x * (1 / w)"
+        raise Refusal(f"div by {w.name}", near)
+    value = recorder.value(x)
+    if w.element is None or not isinstance(value, Elements) or call.result.shape != x.shape:
+        return times_row(recorder, recorder.elements(x, "mul"), w)
+    return _times_scalar(recorder, value, w)
+
+
+def _times_scalar(recorder: Recorder, x: Elements, w: Weights) -> Elements:
+    """Return elements times an element of a parameter, which is recorded as a product when something else reads it."""
+    x, place = x if x.scalar is None else recorder.recorded(x), recorder.name("")
+    return replace(x, scalar=Scalar(recorder.at_this_place(lambda x: times_row(recorder, x, w, place)), w))
+
+
+def _product_of_scaled(recorder: Recorder, call: Call) -> Elements | None:
+    """Return s x / |x| as s (x / |x|), s / |x| as s (1 / |x|), and (s / |x|) x as s (x / |x|), for a scalar s.
+
+    None for calls without a scalar, or without a norm of all features.
+    """
+    found = [recorder.value(x) for x in call.args]
+    norms = [v for v in found if isinstance(v, Elements) and v.formula and v.formula.norm and not v.formula.recorded]
+    if not norms or call.kwargs:
+        return None
+    if isinstance(w := found[0], Weights) and w.element is not None and call.result.shape == call.args[1].shape:
+        with recorder:
+            return _times_scalar(recorder, recorder.value(1 / call.args[1]), w)
+    operands = list(call.args)
+    for n, value in enumerate(found if call.name == "mul" else found[:1]):
+        if isinstance(value, Elements) and value.scalar is not None:
+            operands[n] = operands[n].detach()
+            recorder._set(operands[n], replace(value, scalar=None))
+            product = _product(recorder, replace(call, args=tuple(operands)), *operands)
+            return _times_scalar(recorder, product, value.scalar.weights)
+    return None
 
 
 def _times_constants(recorder: Recorder, call: Call, value: Value, factor: Tensor) -> Value:
@@ -566,6 +631,16 @@ def _limited_by(recorder: Recorder, x: Tensor, y: Tensor, sign: int) -> Elements
     return recorder.elements(limited, "maximum")
 
 
+@rule("prelu")
+def _prelu(recorder: Recorder, call: Call, x, weight) -> Elements:
+    """Record max(x, 0) - w max(-x, 0), with the derivative w at 0."""
+    w = recorder.value(weight)
+    if w is not None and (not isinstance(w, Weights) or w.element is None):
+        raise Refusal("prelu with a slope for each channel", "nn.PReLU() of one slope")
+    with recorder:
+        return recorder.value(F.relu(x) - weight * _at_least_0(-x))
+
+
 def _above_0(x: Tensor) -> Tensor:
     """Return max(x, 0), with the derivative 1/2 at 0."""
     return (F.relu(x) + _at_least_0(x)) / 2
@@ -574,21 +649,26 @@ def _above_0(x: Tensor) -> Tensor:
 @rule("neg")
 def _minus(recorder: Recorder, call: Call, x) -> Value:
     value = recorder.value(x)
-    is_scaled = isinstance(value, Elements) and value.factor is not None
+    is_scaled = isinstance(value, Elements) and value.factor is not None and value.scalar is None
     return replace(value, factor=-value.factor) if is_scaled else recorder.elementwise(call)
 
 
-def _times_row(recorder: Recorder, x: Elements, w: Weights) -> Elements:
-    """Record x times a row of a parameter for all tokens or heads, or times a number plus multiples of the row."""
-    if (of_heads := _head_row(recorder, x, w) or _row_by_features(recorder, x, w)) is not None:
-        matrix, index, operand = of_heads
+def times_row(recorder: Recorder, x: Elements, w: Weights, place: str | None = None) -> Elements:
+    """Record x times a row of a parameter for all tokens or heads, or times a number plus multiples of the row.
+
+    An element of a parameter is one factor for all. `place`: of the layer; by default the one that runs.
+    """
+    found = _scalar(recorder, x, w) or _head_row(recorder, x, w) or _row_by_features(recorder, x, w)
+    if found is not None:
+        matrix, index, operand = found
     else:
         matrix, index = recorder.rows(x), torch.arange(x.index.numel()).view(x.index.shape)
         row = _row_in(w, matrix.features)
         if row is None:
             raise Refusal(f"mul by these elements of {w.name}", "a factor for each feature, the same for all tokens")
         operand = RowOperand(w.name, row)
-    unique = lambda what: recorder.unique(recorder.name(what))  # noqa: E731
+    place = recorder.name("") if place is None else place
+    unique = lambda what: recorder.unique(".".join(filter(None, (place, what))))  # noqa: E731
     scaled = recorder.graph.same(Multiply, matrix, unique("mul"), operand)
     if w.factor != 1:
         scaled = recorder.graph.same(Multiply, scaled, unique("mul"), NumberOperand(w.factor))

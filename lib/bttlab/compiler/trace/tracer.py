@@ -20,10 +20,10 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.instruction import max_of
 from bttlab.compiler.module import ModuleModel
-from bttlab.compiler.operation import INTENT, SLOTS, Matrix
+from bttlab.compiler.operation import INTENT, SLOTS, Matrix, Operation
 from bttlab.compiler.ops.attention import Attention
 from bttlab.compiler.ops.dense import Dense
-from bttlab.compiler.ops.elementwise import Multiply, NumberOperand
+from bttlab.compiler.ops.elementwise import Elementwise, Multiply, NumberOperand, ScalarOperand
 from bttlab.compiler.ops.embedding import DenseEmbedding, Embedding, TTMEmbedding
 from bttlab.compiler.ops.tt_linear import TTLinear
 from bttlab.compiler.trace import attention, rules  # noqa: F401  (register the rules)
@@ -247,9 +247,9 @@ def _logits(recorder: Recorder, output: Any) -> Matrix:
 
 
 def _move_factor(graph: Graph, matrix: Matrix) -> None:
-    """Make a number times logits without a bias, as of a temperature, logits of that number times x."""
+    """Make a number or scalar times logits without a bias, as of a temperature, logits of that times x."""
     product = next((op for op in graph.operations if op.output is matrix), None)
-    if type(product) is not Multiply or not isinstance(product.operand, NumberOperand):
+    if type(product) is not Multiply or not isinstance(product.operand, NumberOperand | ScalarOperand):
         return
     layer = next((op for op in graph.operations if op.output is product.inputs[0]), None)
     if type(layer) is not Dense or layer.bias or graph.users(layer.output) != [product] or graph.users(matrix):
@@ -261,9 +261,26 @@ def _move_factor(graph: Graph, matrix: Matrix) -> None:
     layer.inputs, layer.output = (product.output,), matrix
 
 
+def _element(op: Operation) -> int | None:
+    """Return the number of the one element of its parameter that an operation reads; None for other operations."""
+    is_scalar = isinstance(op, Elementwise) and isinstance(op.operand, ScalarOperand)
+    return op.operand.first if is_scalar else None
+
+
 def _check_parameters(graph: Graph, module: nn.Module) -> None:
-    """Raise ProgramError for a parameter that is trained and not used, or used in part."""
+    """Raise ProgramError for a parameter that is trained and not used, or used in part, or as a scalar and as rows."""
     name, uses = type(module).__name__, defaultdict(set)
+    first: dict[str, Operation] = {}
+    for op in graph.operations:
+        for parameter in op.parameters(graph.shapes):
+            other = first.setdefault(parameter, op)
+            if (_element(op) is None) != (_element(other) is None):
+                op = other if _element(op) is None else op
+                line = f" ({op.output.line})" if op.output.line else ""
+                raise ProgramError(
+                    f"{op.name}: an element of {parameter} is a factor or shift of all features, and other layers read "
+                    f"{parameter} by rows: use a parameter for each{line}"
+                )
     for op in graph.operations:
         # A dense layer may have some rows of a parameter; the weight of a table may be that of a dense layer.
         rows = range(op.first, op.first + op.output.features) if isinstance(op, Dense) else (0,)
@@ -290,7 +307,8 @@ def _copy_shared(graph: Graph) -> None:
     used: dict[str, list[range]] = {}
     for op in graph.operations:
         names = () if isinstance(op, Embedding) else op.parameters(graph.shapes)  # a table shares its bank with a layer
-        rows = range(op.first, op.first + op.output.features) if isinstance(op, Dense) else range(1)
+        first = _element(op) or 0
+        rows = range(op.first, op.first + op.output.features) if isinstance(op, Dense) else range(first, first + 1)
         again = [name for name in names if any(set(rows) & set(earlier) for earlier in used.get(name, ()))]
         overlapping = [earlier for name in again for earlier in used[name] if set(rows) & set(earlier)]
         if any(earlier != rows for earlier in overlapping):

@@ -55,8 +55,17 @@ class Formula:
 
 
 @dataclass(eq=False)
+class Scalar:
+    """An element of a parameter as the factor of elements: recorded as a product when something else reads them."""
+
+    times: Callable[["Elements"], "Elements"]  # records the product
+    weights: "Weights"
+    recorded: "Elements | None" = None
+
+
+@dataclass(eq=False)
 class Elements:
-    """Elements of a matrix: as they are, each times a constant, or a formula of them.
+    """Elements of a matrix: as they are, each times a constant, or a formula of them; or such times a scalar.
 
     `factor` has the constants: it is of the index's shape, in double precision.
     """
@@ -66,10 +75,11 @@ class Elements:
     factor: Tensor | None = None
     formula: Formula | None = None
     line: SourceLine | None = None  # of the module, that computes a product or a formula
+    scalar: Scalar | None = None
 
     @property
     def is_plain(self) -> bool:
-        return self.factor is None and self.formula is None
+        return self.factor is None and self.formula is None and self.scalar is None
 
 
 @dataclass(eq=False)
@@ -94,6 +104,12 @@ class Weights:
     @property
     def is_plain(self) -> bool:
         return self.layer is None and (self.factor, self.offset) == (1.0, 0.0)
+
+    @property
+    def element(self) -> int | None:
+        """The number of the element of a parameter that all elements of the tensor are; None for several."""
+        first = int(self.index.reshape(-1)[0]) if self.index.numel() and self.layer is None else None
+        return first if first is not None and bool((self.index == first).all()) else None
 
 
 @dataclass(eq=False)
