@@ -60,9 +60,17 @@ def over_length(x, factor):
     return x * (factor / torch.norm(x, dim=-1, keepdim=True).clamp(min=1e-12))
 
 
-def tempered(net, x):
+def scored(net, x, change):
     q, k = split(net.q(x)), split(net.k(x))
-    return ((q @ k.mT * net.scalar).softmax(-1) @ k).transpose(1, 2).flatten(2)
+    return (change(q @ k.mT).softmax(-1) @ k).transpose(1, 2).flatten(2)
+
+
+def hidden(x):
+    return torch.ones(x.shape[1], x.shape[1]).triu(1) > 0
+
+
+def tempered(net, x):
+    return scored(net, x, lambda scores: scores * net.scalar)
 
 
 USES = {
@@ -74,6 +82,11 @@ USES = {
     "taken away": lambda n, x: (n.q(x) - n.scalar) * (n.norm.weight - F.relu(n.scalar - x)) - n.norm.bias,
     "PReLU": lambda n, x: F.prelu(n.q(x), n.scalar),
     "a gate": lambda n, x: n.scalar * n.q(x) + (1 - n.scalar) * x,
+    "a gate by a function": lambda n, x: torch.sigmoid(n.scalar) * n.q(x) + (1 - torch.sigmoid(n.scalar)) * x,
+    "functions of stacked": lambda n, x: (
+        (x + n.more[0].tanh() * n.q(x)) * torch.relu(n.more[2]) - 2 * n.more[1].abs() * x
+    ),
+    "a function as a shift": lambda n, x: F.relu(n.q(x) + F.gelu(n.scalar)) * (1 + 2 * torch.relu(n.more[0])),
     "numbers": lambda n, x: n.q(x) * (2 * n.scalar) - 3 * (n.scalar * x) + (n.scalar - 0.25),
     "read twice": lambda n, x: F.relu((y := n.scalar * n.q(x)).clone()) + n.k(y),
     "a part and all": lambda n, x: (y := n.scalar * n.q(x)) + torch.cat([F.relu(y[..., 16:]), y[..., :16]], -1),
@@ -81,6 +94,7 @@ USES = {
     "of heads": lambda n, x: (n.scalar * split(n.q(x)) * 2).transpose(1, 2).flatten(2),
     "of columns": lambda n, x: torch.cat([n.scalar * n.q(x)[..., :16], x[..., 16:]], -1),
     "of a layer in tensor format": lambda n, x: x + n.scalar * n.train_(n.scalar * x),
+    "a function, shared": lambda n, x: n.scalar.tanh() * n.q(x) + F.relu(n.scalar * n.k(x)) + F.relu(n.scalar) * x,
     "shared": lambda n, x: x + n.scalar * F.relu(n.q(x)) + n.scalar * torch.tanh(n.k(x)),
     "stacked": lambda n, x: x + n.more[0] * n.q(x) + n.more[2] * torch.tanh(n.k(x)),
     "stacked and shared": lambda n, x: n.more[1] + (x + n.more[0] * n.q(x)) * n.more[2] + n.more[0] * F.relu(x),
@@ -91,7 +105,7 @@ USES = {
     "ScaleNorm and its function": lambda n, x: F.relu(n.scalar * n.q(x)) + over_length(n.scalar * n.q(x), 3.0),
     "a temperature": tempered,
 }
-ONCE = ["a residual", "a shift", "stacked and shared", "ScaleNorm, the factor first"]
+ONCE = ["a residual", "a shift", "a gate by a function", "stacked and shared", "ScaleNorm, the factor first"]
 
 
 @pytest.mark.parametrize("name", USES)
@@ -202,7 +216,13 @@ REFUSED = {
         lambda n, x: n.q(x) / n.scalar,
         "Net: div by scalar is not supported on the card; use a factor in pl",
     ),
-    "a function": (lambda n, x: n.q(x) * n.scalar.sigmoid(), "Net: sigmoid: a computed parameter, from scalar, is not"),
+    "a function": (lambda n, x: n.q(x) * n.scalar.exp(), "Net: exp: a computed parameter, from scalar, is not"),
+    "a function of twice it": (lambda n, x: x * (2 * n.scalar).tanh(), "Net: tanh: a computed parameter, from scalar"),
+    "a function of a row": (lambda n, x: n.q(x) * n.norm.bias.tanh(), "tanh: a computed parameter, from norm.bias, is"),
+    "a function as a weight": (
+        lambda n, x: F.linear(n.q(x)[..., :1], n.scalar.tanh().view(1, 1)).expand_as(x),
+        "linear with a weight that is a computed parameter, from scalar",
+    ),
     "its square": (lambda n, x: n.q(x) * n.scalar * n.scalar + x * (n.scalar * n.scalar), "mul: a computed parameter"),
     "a shift times a number": (lambda n, x: n.q(x) + 2 * n.scalar, "add of a computed parameter, from scalar, is not"),
     "also a row": (
@@ -215,14 +235,12 @@ REFUSED = {
         "Net: this function of all features is not supported",
     ),
     "behind a mask": (
-        lambda n, x: (
-            (
-                ((split(n.q(x)) @ split(n.k(x)).mT).masked_fill(torch.ones(x.shape[1], x.shape[1]).triu(1) > 0, -1e9))
-                * n.scalar
-            ).softmax(-1)
-            @ split(x)
-        ),
+        lambda n, x: scored(n, x, lambda scores: scores.masked_fill(hidden(x), -1e9) * n.scalar),
         "Net: mul of scores by scalar after a mask or bias is not supported on the card; use the factor before the",
+    ),
+    "a function as a bias of scores": (
+        lambda n, x: scored(n, x, lambda scores: scores + n.scalar.tanh()),
+        "a learned bias of attention scores, from scalar, is not",
     ),
     "a slope for each token": (
         lambda n, x: F.prelu(x[0], n.more.repeat(11)[:WIDTH])[None],
@@ -235,11 +253,6 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_other_uses_are_refused_at_their_line(name):
     encode, message = REFUSED[name]
-    encode = (
-        (lambda inner: lambda n, x: inner(n, x).transpose(1, 2).flatten(2))(encode)
-        if name == "behind a mask"
-        else encode
-    )
     with pytest.raises(ProgramError) as error:
         trace(Net(encode), LENGTH)
     assert message in str(error.value) and "(test_trace_scalars.py, line" in str(error.value)

@@ -68,10 +68,10 @@ class Graph:
         operation.output.line = self.line
         return operation.output
 
-    def scalar(self, name: str, element: int = 0) -> ScalarOperand:
-        """Return an element of a parameter as the operand of a sum or product with all elements of a matrix."""
+    def scalar(self, name: str, element: int = 0, function: str = "") -> ScalarOperand:
+        """Return an element of a parameter, or an activation function of it, as the operand of a sum or product."""
         units = np.repeat(np.array([[0.0], [1.0]], np.float32), M.LANES, 1)
-        return ScalarOperand(name, element, units=self.constant(units, "zeros and ones"))
+        return ScalarOperand(name, element, units=self.constant(units, "zeros and ones"), function=function)
 
     def embedding(self, name: str, words: int = 0, is_type: bool = False) -> Matrix:
         """Append the embedding of the sample's tokens: a table in TTM format, or a dense one.

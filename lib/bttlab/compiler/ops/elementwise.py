@@ -69,13 +69,15 @@ class TokenRowsOperand(RowOperand):
 
 @dataclass(frozen=True)
 class ScalarOperand(RowOperand):
-    """Element `first` of a parameter, the same for all elements of a matrix, such as ReZero's factor.
+    """Element `first` of a parameter, or a function of it, the same for all elements of a matrix, as in ReZero.
 
     It is a vector of equal lanes. Each gets the gradient, a sum over all elements, so updates keep them equal.
     `units`: a constant of a vector of zeros and one of ones, by which the gradient is summed.
+    `function`: a key of `functions.ACTIVATIONS`, or empty.
     """
 
     units: str = ""
+    function: str = ""
 
     def place(self, context: Context) -> Block:
         return context.layout.place(self.name, added=self.is_added, is_repeated=True)
@@ -84,7 +86,8 @@ class ScalarOperand(RowOperand):
         return 1
 
     def torch(self, values: Values, x: Any) -> Any:
-        return values[self.name].reshape(-1)[self.first]
+        element = values[self.name].reshape(-1)[self.first]
+        return ACTIVATIONS[self.function].torch(element) if self.function else element
 
     def strides(self, matrix: Matrix) -> dict[str, int]:
         return {}
@@ -147,7 +150,14 @@ class Elementwise(Operation):
             first = (self.operand.first - self.block.first) * self.operand.row_vectors(self.output)
             self.values, self.gradient = self.block.where().part(first), self.block.gradient().part(first)
         if isinstance(self.operand, ScalarOperand):
-            self.units = context.layout.place(self.operand.units)
+            self.units, self.element = context.layout.place(self.operand.units), self.values
+            if self.operand.function:
+                self.values = context.builder.allocate(f"{self.operand.function} of {self.operand.name}", 1)
+
+    def forward(self, context: Context) -> None:
+        if isinstance(self.operand, ScalarOperand) and self.operand.function:
+            emit_activation(context, self.operand.function, [Level("w", 1)], self.values, self.element)
+        super().forward(context)
 
     def rows_read(self) -> tuple[int, int] | None:
         operand = self.operand
@@ -173,8 +183,15 @@ class Elementwise(Operation):
 
     def sum_columns(self, context: Context, d: At, **operands: At) -> None:
         """Emit the gradient of a row: a sum over the tokens, and over the heads; of a scalar, over all elements."""
-        if isinstance(self.operand, ScalarOperand):
-            context.sum_elements("d_scalar", self.output, self.units, self.gradient, d, operands.get("b"))
+        operand = self.operand
+        if isinstance(operand, ScalarOperand):
+            name, b = operand.function, context.builder
+            d_value = b.allocate(f"d_{name}", 1) if name else self.gradient
+            context.sum_elements("d_scalar", self.output, self.units, d_value, d, operands.get("b"))
+            if name:
+                number, loops = b.functions.number(ACTIVATIONS[name].slope), [Level("w", 1)]
+                fields = {"r0": self.gradient, "function": number, "flags": M.CHECK}
+                b.vector(M.TIMES_FUNCTION, f"d_scalar {name}'", loops, self.element, d_value, **fields)
         else:
             context.sum_tokens("d_row", self.output, d, heads=self.heads, **operands)
 
@@ -271,6 +288,14 @@ class Multiply(Elementwise):
             context.write_gradient(x, lambda d_x: self.emit(context, d_x, d))
 
 
+def emit_activation(context: Context, name: str, loops: Sequence[Level], result: At, u: At) -> None:
+    """Emit an activation function, a key of `functions.ACTIVATIONS`, of u."""
+    activation = ACTIVATIONS[name]
+    operation = M.TIMES_FUNCTION if activation.times_x else M.FUNCTION
+    number = context.builder.functions.number(activation.function)
+    context.builder.vector(operation, f"{name}(u)", loops, u, r0=result, function=number)
+
+
 @dataclass(eq=False)
 class Activate(Operation):
     """An activation function of x. `function`: a key of `functions.ACTIVATIONS`."""
@@ -287,10 +312,8 @@ class Activate(Operation):
         return ACTIVATIONS[self.function].times_x
 
     def emit(self, context: Context, result: At, u: At) -> None:
-        activation = ACTIVATIONS[self.function]
-        operation = M.TIMES_FUNCTION if activation.times_x else M.FUNCTION
-        number = context.builder.functions.number(activation.function)
-        context.emit_rows(operation, f"{self.function}(u)", self.output, result, u, function=number)
+        loops, places = row_loops(self.output), (rows_of(self.output, place) for place in (result, u))
+        emit_activation(context, self.function, loops, *places)
 
     def reads_in_backward(self, is_late: bool) -> tuple[Matrix, ...]:
         return (self.output if self.function == "tanh" and is_late else self.inputs[0],)

@@ -91,6 +91,16 @@ def _agree(function: Callable, known: Callable) -> bool:
     return torch.allclose(a[is_finite], b[is_finite], 1e-6, 1e-8)
 
 
+def _activation(function: Callable) -> str | None:
+    """Return the key of the activation that a function is, by the calls that it is composed of; None for another."""
+    if (called := form_of(function)) is None:
+        return None
+    keys = [key for key, known in ACTIVATIONS.items() if called.is_same(known_form(known.torch))]
+    if len(keys) > 1:  # they differ in the derivative at 0; a function of another one is none of them
+        keys = [key for key in keys if _slope(ACTIVATIONS[key].torch) == _slope(function)]
+    return keys[0] if keys and _agree(function, ACTIVATIONS[keys[0]].torch) else None
+
+
 def _slope(function: Callable) -> float | None:
     """Return the derivative at 0, by which max(x, 0) has several forms in PyTorch."""
     x = torch.zeros((), dtype=torch.float64, requires_grad=True)
@@ -293,6 +303,10 @@ class Recorder(Matrices, Calls):
             own = w.factor * X + w.offset
             called = form_of(lambda _: apply(call, [as_scalar(x) if self.value(x) is None else own for x in call.args]))
         factor, offset = (called and called.line) or (0.0, 0.0)
+        if called is not None and not factor and w.is_plain and w.element is not None:
+            name = _activation(lambda x: apply(call, [as_scalar(y) if self.value(y) is None else x for y in call.args]))
+            if name is not None:
+                return replace(w, function=name)
         if not factor:
             near = "the parameter as it is, or frozen ones, requires_grad_(False)"
             if any(".parametrizations." in name for name in names):
@@ -314,7 +328,7 @@ class Recorder(Matrices, Calls):
         value, constant = self.value(x), self.constant(x)
         if isinstance(value, Weights) and self._fold(value.names):
             constant = x.detach().cpu().double()
-        elif isinstance(value, Weights) and value.layer is None:
+        elif isinstance(value, Weights) and value.layer is None and not value.function:
             return scores.biased(value, factor)
         elif isinstance(value, Weights):
             frozen = f"a constant, or {value.names[0]} frozen, by requires_grad_(False) before it is traced"
@@ -535,15 +549,9 @@ class Recorder(Matrices, Calls):
         called = form_of(function)
         if called is None:
             return None
-        factor, found = called.factor, None
-        if factor is None:
-            keys = [key for key, known in ACTIVATIONS.items() if called.is_same(known_form(known.torch))]
-            if len(keys) > 1:  # they differ in the derivative at 0; a function of another one is none of them
-                keys = [key for key in keys if _slope(ACTIVATIONS[key].torch) == _slope(function)]
-            found = keys[0] if keys else None
-        if (factor, found) == (None, None):
-            return None
-        if not _agree(function, ACTIVATIONS[found].torch if found else lambda x: factor * x):
+        factor = called.factor
+        found = _activation(function) if factor is None else None
+        if found is None and (factor is None or not _agree(function, lambda x: factor * x)):
             return None
         if factor == 1:
             return Elements(x.matrix, x.index)

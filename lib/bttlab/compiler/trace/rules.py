@@ -183,7 +183,7 @@ def _addmm(recorder: Recorder, call: Call, bias, mat1, mat2, *, beta=1, alpha=1)
 def dense(recorder: Recorder, result: Tensor, x: Any, weight: Any, is_out_in: bool, bias: Any = None) -> Elements:
     """Record y = x W^T + b; the weight is (out, in), or (in, out) if not `is_out_in`."""
     value = recorder.value(weight)
-    if isinstance(value, Weights) and not value.is_plain and not value.offset:
+    if isinstance(value, Weights) and not value.is_plain and not value.offset and not value.function:
         w = weight.detach()
         recorder._set(w, replace(value, factor=1.0))
         with recorder:
@@ -448,7 +448,7 @@ def _scalar(recorder: Recorder, x: Elements, w: Weights) -> tuple[Matrix, Tensor
     if math.prod(shape) != x.index.numel():
         return None
     matrix, index = recorder.operand(x)
-    return matrix, index.view(shape), recorder.graph.scalar(w.name, w.element)
+    return matrix, index.view(shape), recorder.graph.scalar(w.name, w.element, w.function)
 
 
 def _row_in(w: Weights, features: int) -> int | None:
@@ -461,7 +461,7 @@ def _row_in(w: Weights, features: int) -> int | None:
 
 def _head_row(recorder: Recorder, x: Elements, w: Weights) -> tuple[Matrix, Tensor, RowOperand] | None:
     """Return a matrix of heads, the index of x in it, and the row of a parameter for each head; None for other x."""
-    if w.layer is not None:
+    if w.layer is not None or w.function:
         raise Refusal(f"a row of a computed parameter, from {w.name},", "a row of the parameter as it is")
     size = x.index.shape[-1]
     if x.matrix.features == size or w.index.shape[-1:] != (size,) or w.index.numel() != size:

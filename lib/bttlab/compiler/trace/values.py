@@ -86,6 +86,8 @@ class Elements:
 class Weights:
     """`factor` w + `offset`, of elements w of a parameter, or of a sum of products of matrices, as of a merged LoRA.
 
+    With a `function`, a key of `functions.ACTIVATIONS`, it is of that function of one element w.
+
     The sum has the `names` of all matrices, and its own elements' numbers. A layer with it is recorded as the sum of
     their layers: `layer` takes x and whether the matrix W is (out, in), and returns x W^T, else x W.
     """
@@ -95,6 +97,7 @@ class Weights:
     factor: float = 1.0
     offset: float = 0.0
     layer: Callable[[Tensor, bool], Tensor] | None = None
+    function: str = ""
 
     @property
     def name(self) -> str:
@@ -103,7 +106,7 @@ class Weights:
 
     @property
     def is_plain(self) -> bool:
-        return self.layer is None and (self.factor, self.offset) == (1.0, 0.0)
+        return self.layer is None and (self.factor, self.offset, self.function) == (1.0, 0.0, "")
 
     @property
     def element(self) -> int | None:
@@ -276,6 +279,6 @@ def as_scalar(x: Any) -> Any:
 def kind_of(value: Any) -> str:
     """Return what a value of a tensor is, for messages."""
     if isinstance(value, Weights):
-        return "a parameter" if value.layer is None else "a computed parameter"
+        return "a computed parameter" if value.layer is not None or value.function else "a parameter"
     names = {Ids: "token ids", AttentionScores: "attention scores", type(None): "a constant"}
     return names.get(type(value), "an activation")
