@@ -6,13 +6,14 @@ import itertools
 import multiprocessing
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
 
 import tiny_baseline
-from bttlab.card import EmulatedU50, open_trainer
-from bttlab.card.compute_unit import CLOSE, MOST_CALLS_ALONE, OPEN, SERVE, ComputeUnit
+from bttlab.card import EmulatedU50, compute_unit, open_trainer
+from bttlab.card.compute_unit import CLOSE, FORGET, LEAST_SECONDS_ALONE, MOST_SECONDS_ALONE, OPEN, SERVE, ComputeUnit
 from bttlab.card.image import IMAGES
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import Options, compile
@@ -125,6 +126,15 @@ def test_the_threads_share_the_update_at_the_end_of_a_call(processor, size):
     assert any(conflicts) == (size > 1)
 
 
+def test_calls_that_end_before_the_second_thread_notices(unit):
+    """It lingers, serves and leaves at any moment, and no call waits for it in vain."""
+    unit._function = int
+    for i in range(3000):
+        call(unit)
+        if i % 300 == 0:
+            time.sleep(0.01)  # it has left
+
+
 @pytest.mark.parametrize(("optimizer", "size"), [("sgd", 1), ("sgd", 8), ("adamw", 1)])
 def test_results_are_those_of_one_thread(optimizer, size):
     assert trained(2, optimizer, size) == trained(1, optimizer, size)
@@ -171,15 +181,16 @@ class Kernel:
     def __init__(self, unit: ComputeUnit, has_processor: bool = True) -> None:
         self.calls: list[tuple[object, int]] = []
         self.servers: list[threading.Thread] = []
-        self.has_processor, self._closed = has_processor, threading.Event()
+        self.has_processor, self.lingers, self._closed = has_processor, False, threading.Event()
         unit._second, unit._function = self.second, lambda *arguments: self.calls.append(("call", 0))
-        unit._calls_alone, unit._next_alone = 0, 1
+        unit._alone_until, unit._seconds_alone = 0.0, LEAST_SECONDS_ALONE
 
     def second(self, action: int) -> int:
         self.calls.append((action, threading.get_ident()))
         if action == OPEN:
             self._closed.clear()
-        elif action == SERVE:
+            return self.lingers
+        if action == SERVE:
             self.servers.append(threading.current_thread())
             assert self._closed.wait(60)
         else:
@@ -231,29 +242,56 @@ def test_an_error_in_a_call_lets_the_second_thread_go(unit):
     for _ in range(3):
         call(unit)
     assert [action for action, _ in kernel.calls if action != SERVE] == 3 * [OPEN, CLOSE]
-    assert unit._pool[1].submit(int).result(60) == 0  # the thread is free
+    assert unit._pool.submit(int).result(60) == 0  # the thread is free
 
 
-def test_calls_alone_double_while_there_is_no_processor(unit):
-    """One after the first call that had none; one call that has a processor starts over."""
+def test_the_time_alone_doubles_while_there_is_no_processor(unit, monkeypatch):
+    """However long its calls are; one call that has a processor starts over."""
+    now = 0.0
+    monkeypatch.setattr(compute_unit.time, "monotonic", lambda: now)
     kernel = Kernel(unit, has_processor=False)
-    gaps, alone = [], 0
-    while len(gaps) < 9:
-        served = kernel.served
+    gaps, least, most = [], LEAST_SECONDS_ALONE, MOST_SECONDS_ALONE
+    while len(gaps) < 7:
         call(unit)
-        if kernel.served == served:
-            alone += 1
-        else:
-            gaps.append(alone)
-            alone = 0
-    assert gaps == [0, 1, 2, 4, 8, 16, 32, 64, 64] and MOST_CALLS_ALONE == 64
-    kernel.has_processor, unit._calls_alone = True, 0
+        tried, served = now, kernel.served
+        while kernel.served == served:
+            now += least / 10
+            call(unit)
+        gaps.append(now - tried)
+    assert gaps == pytest.approx([least, 2 * least, 4 * least, 8 * least, 16 * least, most, most], abs=0.11 * least)
+    kernel.has_processor, now = True, now + 2 * most
     call(unit)
     kernel.has_processor = False
-    served = kernel.served
+    for seconds, tries in ((0, 1), (0.9 * least, 0), (0.2 * least, 1), (1.9 * least, 0), (0.2 * least, 1)):
+        served, now = kernel.served, now + seconds
+        call(unit)
+        assert kernel.served == served + tries
+
+
+def test_a_thread_that_lingers_is_not_called_again(unit, monkeypatch):
+    """It is kept from the first thread's processor, wherever that one has moved."""
+    kernel = Kernel(unit)
+    while not kernel.servers:
+        call(unit)
+    kernel.lingers, moved, places = True, [], iter((11, 11, 12))
+    monkeypatch.setattr(compute_unit._libc, "sched_getcpu", lambda: next(places))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda thread: {10, 11, 12})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda thread, processors: moved.append((thread, processors)))
+    thread = kernel.servers[0].native_id
     for _ in range(3):
         call(unit)
-    assert kernel.served == served + 2
+    assert len(kernel.servers) == 1 and moved[-2:] == [(thread, {10, 12}), (thread, {10, 11})] and len(moved) == 2
+
+
+def test_a_forked_process_forgets_the_second_thread(unit, monkeypatch):
+    kernel = Kernel(unit)
+    call(unit)
+    pool, process = unit._pool, os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: process + 1)
+    call(unit)
+    call(unit)
+    actions = [action for action, _ in kernel.calls if action in (OPEN, FORGET)]
+    assert actions == [OPEN, FORGET, OPEN, OPEN] and unit._pool is not pool
 
 
 def test_a_host_without_a_thread_for_it_executes_calls_alone(unit, monkeypatch):
@@ -265,10 +303,13 @@ def test_a_host_without_a_thread_for_it_executes_calls_alone(unit, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
-        for _ in range(4):
+        for _ in range(2):
+            unit._alone_until = 0.0
+            call(unit)
+            unit._alone_until = np.inf
             call(unit)
         assert [action for action, _ in kernel.calls] == [OPEN, CLOSE, "call", "call", OPEN, CLOSE, "call", "call"]
-    unit._calls_alone = 0
+    unit._alone_until = 0.0
     while not kernel.servers:  # no call of before is served late
         call(unit)
     assert len(kernel.servers) == 1

@@ -247,13 +247,15 @@ extern "C" __attribute__((visibility("default"))) void trainer(int command, int 
 }
 
 #if defined(BTTLAB_FAST)
-// A second host thread for a call. OPEN comes before the call, and SERVE on that thread; CLOSE after the call returns false
-// if there was no processor for it.
+// A second host thread for a call. OPEN comes before the call; if it returns false, SERVE is to be called on that thread,
+// where it returns some time after the last call. CLOSE after the call returns false if there was no processor for it.
+// FORGET is for a forked process.
 extern "C" __attribute__((visibility("default"))) int trainer_second(int action) {
-    enum { OPEN, SERVE, CLOSE };
+    enum { OPEN, SERVE, CLOSE, FORGET };
     const FlushSubnormals flush;
+    if (action == OPEN) return open_second();
     if (action == CLOSE) return close_second();
-    action == OPEN ? open_second() : serve();
+    action == SERVE ? serve() : forget_second();
     return true;
 }
 #endif

@@ -114,12 +114,15 @@ static bool load_program(bool extreme) {
 // A call of the kernel by two host threads, as the emulated card makes it.
 template <typename... Arguments>
 static void run_kernel(Arguments... arguments) {
-    trainer_second(0);
-    std::thread second(trainer_second, 1);
+    static struct Threads : std::vector<std::thread> {  // one that comes late to a call serves the next
+        ~Threads() {
+            for (std::thread &each : *this) each.join();
+        }
+    } second;
+    if (!trainer_second(0)) second.emplace_back(trainer_second, 1);
     while (!has_second_thread()) std::this_thread::yield();
     trainer(arguments...);
     trainer_second(2);
-    second.join();
 }
 
 // One call; returns whether what it said is in order.

@@ -1,9 +1,9 @@
 // A second host thread. A plan, made once for each length of a sample and once for FLUSH, says which thread executes each
-// instruction, and in what order. An instruction waits for those before it in the program that access the same vectors, one of both writing. So
-// memories have the same contents as with one thread.
+// instruction, and in what order. An instruction waits for those before it in the program that access the same vectors, one
+// of both writing. So memories have the same contents as with one thread.
 //
 // The first thread runs the kernel. If the second one does not get a processor in time, the first one takes over what is
-// left of the run.
+// left of the run. After a call the second one lingers for a while, since a thread that sleeps comes late to the next call.
 #ifndef BTTLAB_PROCESSOR_EMULATION_THREADS_H
 #define BTTLAB_PROCESSOR_EMULATION_THREADS_H
 
@@ -336,9 +336,12 @@ struct alignas(64) Shared {  // a cache line of its own
 };
 
 static Shared executed[THREADS];  // how many instructions of a thread's order are executed
-static Shared is_open, is_serving;
+enum CallState { CLOSED, OPENED, NO_PROCESSOR };
+static Shared call_state;  // for the second thread
+enum Presence { ABSENT, LINGERS, SERVES };
+static Shared presence;  // of the second thread
 static Shared is_expected;  // in the first run of a call: the second thread may come while it goes on
-static int runs_before;     // a call
+static Shared runs_before;  // a call
 static Shared runs, run_end, second_overflow;
 // The number of the run, and the place of the next instruction that the second thread claims in it; TAKEN_OVER: none. A
 // thread that is late, in a run that has ended, cannot claim any.
@@ -356,7 +359,7 @@ static inline int claim_of(int run, int place) {
     return static_cast<int>(static_cast<unsigned>(run) * (TAKEN_OVER + 1) + static_cast<unsigned>(place));
 }
 
-static bool has_second_thread() { return is_open.get() && (is_expected.exchange(false) || is_serving.get()); }
+static bool has_second_thread() { return call_state.get() == OPENED && (is_expected.exchange(false) || presence.get() == SERVES); }
 
 // Waits until a thread has executed `count` instructions; false if it executes none for long.
 static bool await(Thread thread, int count) {
@@ -431,7 +434,7 @@ static void run_on_two_threads(Run &run, const Sample &sample, const Plan &plan,
     }
     lost += static_cast<long long>(__rdtsc() - begin) - plan.ticks_alone[is_whole];
     if (lost < 0) lost = 0;
-    if (lost > MOST_LOST) is_open.set(false);
+    if (lost > MOST_LOST) call_state.set(NO_PROCESSOR);
     const int overflow = second_overflow.get();
     run.overflow |= (overflow & OF_GRADIENT) != 0;
     for (int f = 0; f < 3; f++) run.state_overflow[f] |= (overflow & OF_STATE << f) != 0;
@@ -446,11 +449,11 @@ static void run_planned(Run &run, const Sample &sample, Plan &plan, const Range 
     for (int i = run.first; i < run.first + run.count; i++) execute(i, run, sample);
 }
 
-// The second thread: takes part in runs until it is closed.
-static void serve() {
-    int seen = runs_before;
-    if (is_serving.exchange(true)) return;  // the second thread of the call before has not left yet: it goes on
-    for (int spins = 0; is_open.get(); spins++) {
+constexpr unsigned long long LINGERING = 5000000;  // clock ticks, some milliseconds
+
+static void serve_call() {
+    int seen = runs_before.get();
+    for (int spins = 0; call_state.get() == OPENED; spins++) {
         const int run_number = runs.get();
         if (run_number != seen) {
             execute_second(run_number);
@@ -459,18 +462,49 @@ static void serve() {
         }
         spins < SPINS ? _mm_pause() : static_cast<void>(sched_yield());
     }
-    is_serving.set(false);
 }
 
-static void open_second() {
+// Waits for the next call; false if there is none for long, or if there was no processor in the last one.
+static bool linger() {
+    const unsigned long long end = __rdtsc() + (call_state.get() == NO_PROCESSOR ? 0 : LINGERING);
+    presence.set(LINGERS);
+    for (int spins = 0; presence.get() == LINGERS; spins++) {  // else a call has begun, and may have ended
+        if (call_state.get() == OPENED && presence.replace(LINGERS, SERVES)) return true;
+        if (__rdtsc() >= end && presence.replace(LINGERS, ABSENT)) return false;
+        spins < SPINS ? _mm_pause() : static_cast<void>(sched_yield());
+    }
+    return true;
+}
+
+// The second thread: takes part in calls while one soon follows another.
+static void serve() {
+    if (!presence.replace(ABSENT, SERVES)) return;
+    do serve_call();
+    while (linger());
+}
+
+// Returns whether the second thread is there: it lingers after the call before.
+static bool open_second() {
     // It left, and is tried again: for some runs. What is lost counts from call to call, since a call may have few samples.
     if (lost > MOST_LOST) lost = MOST_LOST - MOST_LOST / 4;
-    runs_before = runs.get();
+    runs_before.set(runs.get());
     is_expected.set(true);
-    is_open.set(true);
+    call_state.set(OPENED);
+    return presence.replace(LINGERS, SERVES) || presence.get() != ABSENT;
 }
 
-// Returns false if there was no processor for the second thread.
-static bool close_second() { return is_open.exchange(false); }
+// Waits until the second thread has left the call. Returns false if there was no processor for it.
+static bool close_second() {
+    const bool had_processor = call_state.replace(OPENED, CLOSED);
+    for (int spins = 0; presence.get() == SERVES; spins++) spins < SPINS ? _mm_pause() : static_cast<void>(sched_yield());
+    call_state.set(CLOSED);
+    return had_processor;
+}
+
+// In a forked process, which has no second thread.
+static void forget_second() {
+    call_state.set(CLOSED);
+    presence.set(ABSENT);
+}
 
 #endif

@@ -3,7 +3,8 @@
 import ctypes
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -17,9 +18,10 @@ from bttlab.util.errors import BttlabError
 # Bits of the AP_CTRL register.
 START, DONE, IDLE, READY, AUTO_RESTART = 0x01, 0x02, 0x04, 0x08, 0x80
 POLL_SECONDS = 1e-2
-OPEN, SERVE, CLOSE = range(3)  # of a kernel's second thread (emulation/threads.h)
-# Calls without a second thread after one in which it had no processor: one, then twice as many each time, up to this.
-MOST_CALLS_ALONE = 64
+OPEN, SERVE, CLOSE, FORGET = range(4)  # of a kernel's second thread (emulation/threads.h)
+# For so long calls have no second thread after one in which it had no processor, since such a call loses milliseconds:
+# twice as long each time, up to the most.
+LEAST_SECONDS_ALONE, MOST_SECONDS_ALONE = 0.05, 1.6
 STACK_BYTES = 64 << 20  # of a kernel's thread: local arrays, which are on-chip memory on the card, are on its stack
 
 _stack_size = threading.Lock()
@@ -38,8 +40,10 @@ class ComputeUnit:
     def __init__(self, kernel: Kernel, code: bytes, memory: CardMemory, thread_name: str, threads: int = 1) -> None:
         self.kernel = kernel
         self.threads = threads
-        self._calls_alone, self._next_alone = 0, 1
-        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+        self._alone_until, self._seconds_alone = 0.0, LEAST_SECONDS_ALONE
+        self._process = os.getpid()
+        self._pool: ThreadPoolExecutor | None = None
+        self._second_id, self._kept_from = 0, -1  # the second thread, and the first one's processor
         self._code = code
         self.clear()
         self._memory = memory
@@ -154,49 +158,56 @@ class ComputeUnit:
     def _second_thread(self) -> Iterator[None]:
         """Let a second host thread take part in a call of the kernel, if there is a processor for it."""
         second = self._second
-        if second is None or self.threads < 2 or self._calls_alone:
-            self._calls_alone = max(self._calls_alone - 1, 0)
+        if second is None or self.threads < 2 or time.monotonic() < self._alone_until:
             yield
             return
-        second(OPEN)
-        others = os.sched_getaffinity(0) - {_libc.sched_getcpu()}
-
-        def serve() -> None:
-            with suppress(OSError):  # on another processor than this thread
-                os.sched_setaffinity(0, others)
-            second(SERVE)
-
+        if self._process != os.getpid():  # forked: its parent's threads are not here
+            self._process, self._pool = os.getpid(), None
+            second(FORGET)
+        served = None
         try:
-            served = self._second_pool().submit(serve)
+            processor = _libc.sched_getcpu()
+            others = os.sched_getaffinity(0) - {processor}
+            if second(OPEN):  # it lingers after the call before
+                if processor != self._kept_from:
+                    self._keep_from(processor, others)
+            else:
+                served = self._second_pool().submit(self._serve, second, processor, others)
         except RuntimeError:  # the host has no thread for it, or the process ends
             second(CLOSE)
-            self._pool = served = None
+            self._pool = second = None
             self._go_alone()
         try:
             yield
         finally:
+            if second is not None and second(CLOSE):
+                self._seconds_alone = LEAST_SECONDS_ALONE
+            elif second is not None:  # there was no processor for it
+                self._go_alone()
             if served is not None:
-                if second(CLOSE):
-                    self._next_alone = 1
-                else:  # there was no processor for it
-                    self._go_alone()
-                if not served.cancel():
-                    served.result()
+                served.cancel()  # if it has not begun
+
+    def _serve(self, second: Callable[[int], int], processor: int, others: set[int]) -> None:
+        self._second_id = threading.get_native_id()
+        self._keep_from(processor, others)
+        second(SERVE)
+
+    def _keep_from(self, processor: int, others: set[int]) -> None:
+        """Let the second thread run on other processors than the first thread's."""
+        with suppress(OSError):  # there is no other
+            os.sched_setaffinity(self._second_id, others)
+        self._kept_from = processor
 
     def _go_alone(self) -> None:
-        """Execute the next calls with one thread."""
-        self._calls_alone = self._next_alone
-        self._next_alone = min(2 * self._next_alone, MOST_CALLS_ALONE)
+        """Execute the calls of the next while with one thread."""
+        self._alone_until = time.monotonic() + self._seconds_alone
+        self._seconds_alone = min(2 * self._seconds_alone, MOST_SECONDS_ALONE)
 
     def _second_pool(self) -> ThreadPoolExecutor:
-        """Return the pool of the second thread, which waits there from call to call; it ends with this object.
-
-        A forked process has none of its parent's threads, so it gets its own pool.
-        """
-        process = os.getpid()
-        if self._pool is None or self._pool[0] != process:
-            self._pool = process, ThreadPoolExecutor(1, f"{self._thread_name}, second")
-        return self._pool[1]
+        """Return the pool of the second thread, which waits there from call to call; it ends with this object."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, f"{self._thread_name}, second")
+        return self._pool
 
     def _arguments(self) -> list[int | float]:
         """Return the arguments' values, pointers as addresses in this process; BttlabError if one is invalid."""
