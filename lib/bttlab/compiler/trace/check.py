@@ -6,16 +6,14 @@ it is, and leaves parameters, buffers and PyTorch's generator as they were.
 """
 
 import math
-import random
 import re
 import threading
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -33,6 +31,8 @@ from bttlab.compiler.ops.embedding import Embedding
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.tt_linear import TTLinear
 from bttlab.compiler.trace.calls import Recorded, Watch, replaceable, view
+from bttlab.compiler.trace.observer import Hook, Hooks, Observer, at
+from bttlab.compiler.trace.state import State, cause, changes, difference, random_state
 
 TOLERANCE = 3e-6  # of the largest value; constants that a module makes in float32 are off by 1e-7
 NOTHING = 1e-10  # of the largest gradient: rounding
@@ -51,11 +51,6 @@ LARGE = 30.0  # an input of attention above this, and above the module's own, is
 
 # A difference counts if it is this many times that of parameters which are off by `ROUNDING`: deep modules are chaotic.
 CHAOS, ROUNDING = 10.0, 1e-8
-
-# Attributes of a module that are compared by the names of what they hold, and how deep others are looked into.
-OF_MODULES = frozenset(("_parameters", "_buffers", "_modules"))
-DEEPEST = 4
-MOST_ITEMS = 1000  # of a container whose items are compared; of larger ones, it is their number
 
 _one_at_a_time = threading.RLock()
 
@@ -80,7 +75,7 @@ def check(graph: Graph, outputs: list[Matrix], module: nn.Module, ids: Sequence[
         if not any(p.requires_grad for p in parameters.values()):
             name = type(module).__name__
             raise ProgramError(f"{name}: every parameter is frozen: set requires_grad_(True) on what is to be trained")
-        check = _Check(graph, outputs, module, parameters, call, _State(module))
+        check = _Check(graph, outputs, module, parameters, call, State(module))
         device = next(iter(parameters.values())).device
 
         def sample_of(length: int) -> Tensor:
@@ -106,70 +101,6 @@ def check(graph: Graph, outputs: list[Matrix], module: nn.Module, ids: Sequence[
         graph.unseen = [op.name for op in graph.operations if op.output in check.unseen]
 
 
-class _State:
-    """What `forward` of a module must leave as it is, at the time when this is made."""
-
-    def __init__(self, module: nn.Module):
-        self._module = module
-        self._numbers = self._attributes()
-        self._tensors = {name: tensor.data.clone() for name, tensor in self._named()}
-
-    def _attributes(self) -> dict[str, bool | int | float]:
-        return {
-            f"{path}.{key}".removeprefix("."): value
-            for path, layer in self._module.named_modules()
-            for key, value in vars(layer).items()
-            if type(value) in (bool, int, float)
-        }
-
-    def _named(self) -> Iterator[tuple[str, Tensor]]:
-        yield from self._module.named_parameters()
-        yield from self._module.named_buffers()
-
-    def changed(self) -> str | None:
-        """Return the name of a number, a parameter or a buffer that has another value now."""
-        for name, value in self._attributes().items():
-            if name in self._numbers and value != self._numbers[name]:
-                return name
-        for name, tensor in self._named():
-            if name in self._tensors and not torch.equal(tensor.data, self._tensors[name]):
-                return name
-        return None
-
-    def held(self) -> dict[str, Any]:
-        """Return numbers and tensors that layers and their classes hold, also in containers and objects."""
-        found: dict[str, Any] = {}
-        for path, layer in self._module.named_modules():
-            for kind in type(layer).__mro__:
-                if not kind.__module__.startswith(("torch.", "builtins")):
-                    _hold(found, kind.__name__, dict(vars(kind)))
-            _hold(found, path, {key: value for key, value in vars(layer).items() if key not in OF_MODULES})
-        return found
-
-
-def _hold(found: dict[str, Any], path: str, value: Any, depth: int = 0) -> None:
-    """Put numbers and tensors in a value, and how many items its containers have, into `found` by their places."""
-    if isinstance(value, nn.Parameter | nn.Module | type) or callable(value) or depth > DEEPEST:
-        return
-    if isinstance(value, Tensor):
-        with suppress(NotImplementedError, RuntimeError, TypeError):  # of a kind that has no numbers of its own
-            x = value.detach().cpu().resolve_conj().resolve_neg()
-            found[path] = np.array((x.double() if x.is_floating_point() else x).numpy())
-    elif isinstance(value, np.ndarray | np.generic):
-        found[path] = np.array(value)
-    elif isinstance(value, bool | int | float):
-        found[path] = value
-    elif isinstance(value, list | tuple | set | frozenset | deque | dict) or hasattr(value, "__dict__"):
-        items = vars(value) if hasattr(value, "__dict__") and not isinstance(value, dict) else value
-        found[f"the number of items of {path}"] = len(items)
-        if len(items) > MOST_ITEMS or isinstance(items, set | frozenset):
-            return
-        named = [(f".{key}", item) for key, item in items.items()] if isinstance(items, dict) else []
-        numbered = [(f"[{n}]", item) for n, item in enumerate(items)] if not named else []
-        for place, item in named or numbered:
-            _hold(found, f"{path}{place}".removeprefix("."), item, depth + 1)
-
-
 def _nodes(outputs: Sequence[Tensor]) -> list[Any]:
     """Return the functions of autograd by which outputs have gradients, each once."""
     left, found = [y.grad_fn for y in reversed(outputs)], {}
@@ -188,19 +119,6 @@ def _own_function(node: Any) -> type | None:
     return function if is_own else None
 
 
-class _Hooks(TorchFunctionMode):
-    """Sees the hooks on gradients that `forward` registers: no two are the same."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[object] = []
-
-    def __torch_function__(self, func: Callable, types: Any, args: Sequence = (), kwargs: dict | None = None) -> Any:
-        if func is Tensor.register_hook:
-            self.found.append(object())
-        return func(*args, **(kwargs or {}))
-
-
 def _ways(outputs: Sequence[Tensor]) -> tuple:
     """Return by which functions outputs have gradients: equal ones have the same, but for a backward of one's own."""
     nodes = _nodes(outputs)
@@ -215,19 +133,6 @@ def _ways(outputs: Sequence[Tensor]) -> tuple:
     )
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two values that `_hold` has found are the same."""
-    one, other = np.asarray(one), np.asarray(other)
-    has_nan = one.dtype.kind in "fc" and other.dtype.kind in "fc"
-    return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=has_nan)
-
-
-def _random_state() -> tuple:
-    """Return the state of the generators of random numbers that a module may draw from."""
-    _, numbers, position, *_ = np.random.get_state()  # noqa: NPY002 (a module may draw from it)
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), numbers.tobytes(), position
-
-
 @dataclass
 class _Check:
     """Compares a graph with a module whose parameters are in double precision."""
@@ -237,7 +142,7 @@ class _Check:
     module: nn.Module
     parameters: Mapping[str, Tensor]
     call: Callable[..., list[Tensor]]
-    state: _State
+    state: State
 
     def __post_init__(self) -> None:
         self.unseen = {op.output for op in self.graph.operations}  # they reached no output so far
@@ -256,7 +161,7 @@ class _Check:
     def wanted(self, tokens: Tensor, *mode: AbstractContextManager) -> list[Tensor]:
         """Return the module's outputs; raise ProgramError if it fails, or draws random numbers."""
         torch.manual_seed(0)
-        before = _random_state()
+        before = random_state()
         try:
             outputs = self.call(tokens, *mode)
         except KeyboardInterrupt:
@@ -264,7 +169,7 @@ class _Check:
         except BaseException as error:
             what = f"on {tokens.shape[1]} tokens ({type(error).__name__}: {error})"
             raise ProgramError(f"{type(self.module).__name__}.forward fails in PyTorch {what}") from error
-        if _random_state() != before:
+        if random_state() != before:
             raise ProgramError(f"{type(self.module).__name__}: {self.random_cause()}")
         return outputs
 
@@ -276,12 +181,9 @@ class _Check:
         """Raise ProgramError if outputs in eval() are others, or if the calls have changed the module's state."""
         name, modes = type(self.module).__name__, {layer: layer.training for layer in self.module.modules()}
         here = self.wanted(tokens)
-        before = self.state.held()
-        self.wanted(tokens)
-        after = self.state.held()
-        remembered = next((key for key in after if not _is_same(before.get(key), after[key])), None)
-        if remembered is not None:  # what a sample leaves for the same sample is no memory
-            raise ProgramError(f"{name}: {_changes(remembered)}")
+        remembered = self.remembered(lambda: self.wanted(tokens))
+        if remembered is not None:
+            raise ProgramError(f"{name}: {remembered}")
         self.module.eval()
         try:
             there = self.wanted(tokens)
@@ -290,12 +192,39 @@ class _Check:
                 layer.training = mode
         changed = self.state.changed()
         if changed is not None:
-            raise ProgramError(f"{name}: {_changes(changed)}")
+            raise ProgramError(f"{name}: {changes(changed)}")
         if len(here) != len(there) or not all(map(_is_close, here, there)):
             raise ProgramError(
                 f"{name}.forward has other outputs in eval() than in train(), in which it is: the card trains and "
                 "predicts with one program; call eval() first, or compute the same in both"
             )
+
+    def remembered(self, call: Callable[[], Any]) -> str | None:
+        """Return what a refusal says of a value that a second call for the same sample finds changed by the first one.
+
+        What a sample leaves for the same sample, such as a cache of positions, is no memory.
+        """
+        known = {id(layer) for layer in self.module.modules()}
+        before = self.state.held()
+        with Observer(known=known) as first:
+            call()
+        after = self.state.held()
+        with Observer(known=known) as second:
+            call()
+        place = difference(before, after)
+        if first.random is not None:
+            return cause(f"the system{at(first.random)}", True)
+        return second.cause(first) if place is None else cause(place, place in after.generators)
+
+    def _check_hooks(self, hooks: Sequence[Hook]) -> None:
+        """Raise ProgramError if a run has registered a hook on the gradient of a parameter."""
+        names = {id(parameter): name for name, parameter in self.parameters.items()}
+        for hook in hooks:
+            is_of_sum = type(hook.of).__name__ == "AccumulateGrad"  # of a parameter's gradients
+            parameter = names.get(id(hook.of.variable if is_of_sum else hook.of))
+            if parameter is not None:
+                what = f"registers a hook on the gradient of {parameter}, which the card does not call: remove it"
+                raise ProgramError(f"{type(self.module).__name__}.forward {what}{at(hook.line)}")
 
     def inside(self, run: Run, tokens: Tensor) -> None:
         """Compare each value inside of the module with the graph's, and then each operation for values of its own.
@@ -425,9 +354,9 @@ class _Check:
             if what is not None:
                 name = type(self.module).__name__
                 where = f"{name}: {what} differs from what was traced where {min(names)} is {factor:.0e} times as large"
-                cause = "forward has a limit, another function, or a hook on gradients, for values of this size"
+                near = "forward has a limit, another function, or a hook on gradients, for values of this size"
                 changer = self._changer(tokens) if "gradient" in what else None
-                raise ProgramError(f"{where}; {changer or cause}")
+                raise ProgramError(f"{where}; {changer or near}")
         finally:
             for parameter, data in zip(scaled, before, strict=True):
                 parameter.data = data
@@ -437,10 +366,14 @@ class _Check:
         for path, layer in self.module.named_modules():
             if layer._backward_hooks or layer._backward_pre_hooks:
                 return f"a backward hook of {path or 'the module'} may change gradients: remove it"
-        for node in _nodes(self.wanted(tokens)):
+        hooks = Hooks()
+        for node in _nodes(self.wanted(tokens, hooks)):
             if (function := _own_function(node)) is not None:
                 rule = "call the functions of torch that it computes, whose gradients the card has"
                 return f"{function.__name__}, an autograd.Function, has a backward of its own: {rule}"
+        if hooks.lines:
+            what = f"a hook on gradients, or on what is saved for them, may change them{at(hooks.lines[0])}"
+            return f"{what}: remove it"
         return None
 
     def _pairs(
@@ -488,9 +421,13 @@ class _Check:
         """Compare outputs, and return a weighted sum of them of the module and of the graph."""
         totals, used, shared = [0.0, 0.0], self._used(), {}
         for tokens in samples:
-            hooks = _Hooks()
+            hooks = Hooks()
             wanted = self.wanted(tokens, hooks)
-            self.ways.append((*_ways(wanted), *hooks.found))
+            if hooks.lines:
+                with Observer() as observer:
+                    self.wanted(tokens)
+                self._check_hooks(observer.hooks)
+            self.ways.append((*_ways(wanted), *(object() for _ in hooks.lines)))
             pairs = list(self._pairs(execute(self.graph, used, tokens[0], shared), wanted, tokens))
             for what, share in self._differences(pairs):
                 if not share < TOLERANCE:
@@ -534,29 +471,28 @@ class _Check:
         for seed in (1, 2):
             torch.manual_seed(seed)
             runs.append([y.detach() for y in self.call(tokens)])
+        remembered = self.remembered(lambda: self.call(tokens)) if changed is None else changes(changed)
         if not all(torch.isfinite(y).all() for y in runs[0]):
-            cause = "it is not finite in PyTorch: a mask may hide all keys of a token"
-        elif changed is not None:
-            cause = _changes(changed)
+            reason = "it is not finite in PyTorch: a mask may hide all keys of a token"
+        elif remembered is not None:
+            reason = remembered
         elif any(not torch.equal(*pair) for pair in zip(*runs, strict=True)):
-            cause = self.random_cause()
+            reason = self.random_cause()
+        elif (changer := self._changer(tokens) if "gradient" in what else None) is not None:
+            reason = changer
         elif tokens.shape[1] != self.graph.sequence_length:
-            cause = (
+            reason = (
                 "forward depends on the length: a sum over the tokens (use their mean, x.mean(1)), a condition on the "
                 "length, a scale, or rows counted from the end of a table"
             )
         else:
-            cause = (self._changer(tokens) if "gradient" in what else None) or (
+            reason = (
                 "forward depends on token ids other than by an embedding, changes tensors in place, or changes "
                 "gradients (a hook, a detach)"
             )
         by = f" by {share:.0e} of its largest value" if math.isfinite(share) else ""
         where = f"{type(self.module).__name__}: {what} for {tokens.shape[1]} tokens"
-        raise ProgramError(f"{where} differs from what was traced{by}; {cause}")
-
-
-def _changes(name: str) -> str:
-    return f"forward changes {name}, which the card does not: keep it as it is while training"
+        raise ProgramError(f"{where} differs from what was traced{by}; {reason}")
 
 
 def _difference_of(ours: Tensor, theirs: Tensor) -> float:

@@ -83,8 +83,9 @@ def trace(
     name = type(module).__name__
     if not isinstance(module, nn.Module):
         raise ProgramError(f"trace takes a PyTorch module, not {module!r:.60}; make one, as by Net()")
-    if not isinstance(sequence_length, Integral) or sequence_length < 1:
-        raise ProgramError(f"sequence_length is {sequence_length!r:.60}: it must be a number of tokens, such as 32")
+    if not isinstance(sequence_length, Integral) or sequence_length < 2:
+        rule = "it must be a number of tokens, such as 32, and at least 2: a first token and a word"
+        raise ProgramError(f"sequence_length is {sequence_length!r:.60}: {rule}")
     if task is not None and task not in TASKS:
         raise ProgramError(f"task is {task!r}: choose {', '.join(TASKS)}")
     if ignore_index not in (None, 0, IGNORED):
@@ -127,6 +128,9 @@ def _check_values(module: nn.Module, name: str) -> None:
     """Raise ProgramError for parameters without values, and for what would change their gradients unseen."""
     if isinstance(module, torch.jit.ScriptModule):
         raise ProgramError(f"{name} is of torch.jit, whose functions are not seen: give the module before torch.jit")
+    for path, layer in module.named_modules():
+        if isinstance(layer, torch.jit.ScriptModule):
+            raise ProgramError(f"{name}: {path} is of torch.jit, whose functions are not seen: use the layer before it")
     if any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in module.modules()):
         raise ProgramError(f"{name} has layers of torch.compile, which change its functions: trace it before")
     check_loss(module)

@@ -1,0 +1,190 @@
+"""What a module holds from one call of its `forward` to the next, and what a call changes of it."""
+
+import contextvars
+import functools
+import hashlib
+import inspect
+import itertools
+import random
+import types
+from collections import deque
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from operator import length_hint
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+# What layers have beside their own attributes: it is compared otherwise, or has no numbers.
+OF_MODULES = frozenset(("_parameters", "_buffers", "_modules", "training"))
+DEEPEST = 4  # containers and objects in others
+MOST_ITEMS = 1000  # of a container whose items are compared; of larger ones, it is their number
+MOST = 100_000  # values that are compared in all
+LONGEST = 200  # characters of a text that are compared
+
+Texts = bool | int | float | complex | str | bytes | None
+
+
+class Snapshot:
+    """The values in objects, by their places: numbers, texts, tensors, states of generators, and containers' sizes.
+
+    An object is looked into once, so that a circle ends.
+    """
+
+    def __init__(self, with_activations: bool = True):
+        self.values: dict[str, str] = {}
+        self.generators: set[str] = set()  # the places of those of random numbers
+        self._with_activations = with_activations
+        self._seen: set[int] = set()
+
+    def add(self, path: str, value: Any, names: Collection[str] | None = None, depth: int = 0) -> None:
+        """Add the values in an object; `names`: the attributes of objects that are looked at, if not all."""
+        if len(self.values) >= MOST or depth > DEEPEST or isinstance(value, nn.Parameter):
+            return
+        if isinstance(value, Texts):
+            self.values[path] = repr(value)[:LONGEST]
+        elif isinstance(value, Tensor | np.ndarray | np.generic):
+            if self._with_activations or getattr(value, "grad_fn", None) is None:
+                self.values[path] = _digest(value)
+        elif (state := _state_of_generator(value)) is not None:
+            self.values[path] = state
+            self.generators.add(path)
+        elif isinstance(value, itertools.count):
+            self.values[path] = repr(value)
+        elif isinstance(value, types.GeneratorType):
+            for key, item in inspect.getgeneratorlocals(value).items():
+                self.add(f"{path}.{key}", item, names, depth + 1)
+        elif isinstance(value, contextvars.ContextVar):
+            self.add(path, value.get(None), names, depth + 1)
+        elif isinstance(value, Iterator) and not hasattr(value, "__dict__"):
+            self.values[path] = str(length_hint(value, 0))
+        elif id(value) not in self._seen:
+            self._seen.add(id(value))
+            self._add_items(path, value, names, depth)
+
+    def _add_items(self, path: str, value: Any, names: Collection[str] | None, depth: int) -> None:
+        if isinstance(value, list | tuple | set | frozenset | deque | dict):
+            self.values[f"the number of items of {path}"] = str(len(value))
+            if len(value) > MOST_ITEMS or isinstance(value, set | frozenset):
+                return
+            is_dict = isinstance(value, dict)
+            for key, item in value.items() if is_dict else enumerate(value):
+                self.add(f"{path}.{key}" if is_dict else f"{path}[{key}]", item, names, depth + 1)
+        if names is None and (isinstance(value, types.ModuleType) or (depth and isinstance(value, type))):
+            return
+        if isinstance(value, nn.Module) and (depth or names is not None):
+            for key, buffer in value._buffers.items():
+                self.add(f"{path}.{key}", buffer, names, depth + 1)
+        for key, item in _attributes(value):
+            if names is None or key in names:
+                self.add(f"{path}.{key}".removeprefix("."), item, names, depth + 1)
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of an object that a call may change."""
+    if isinstance(value, functools.partial):
+        yield from (("func", value.func), ("args", value.args), ("keywords", value.keywords))
+    elif isinstance(value, types.MethodType):
+        yield "__self__", value.__self__
+    elif isinstance(value, type):
+        for kind in value.__mro__:
+            if not kind.__module__.startswith(("torch.", "builtins")):
+                yield from ((key, item) for key, item in list(vars(kind).items()) if not key.startswith("__"))
+    else:
+        hidden = OF_MODULES if isinstance(value, nn.Module) else ()
+        yield from ((key, item) for key, item in list(getattr(value, "__dict__", {}).items()) if key not in hidden)
+        for kind in type(value).__mro__:
+            slots = vars(kind).get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if not name.startswith("__") and hasattr(value, name):
+                    yield name, getattr(value, name)
+
+
+def _digest(value: Tensor | np.ndarray | np.generic) -> str:
+    """Return type, shape and digest of a tensor; nothing of a kind that has no numbers of its own."""
+    if isinstance(value, Tensor):
+        kind, array = str(value.dtype), None
+        with suppress(NotImplementedError, RuntimeError, TypeError):
+            x = value.detach().cpu().resolve_conj().resolve_neg()
+            array = (x.double() if x.is_floating_point() else x).numpy()
+        if array is None:
+            return ""
+    else:
+        kind, array = str(value.dtype), np.asarray(value)
+    data = repr(array.tolist()).encode() if array.dtype.hasobject else np.ascontiguousarray(array).tobytes()
+    return f"{kind} {array.shape} {hashlib.blake2b(data).hexdigest()}"
+
+
+def _state_of_generator(value: Any) -> str | None:
+    """Return the state of a generator of random numbers; None for another object."""
+    if isinstance(value, random.Random):
+        return str(hash(value.getstate()))
+    if isinstance(value, torch.Generator):
+        return _digest(value.get_state())
+    if isinstance(value, np.random.Generator):
+        return str(value.bit_generator.state)
+    return str(value.get_state(legacy=False)) if isinstance(value, np.random.RandomState) else None
+
+
+def random_state() -> tuple:
+    """Return the state of the generators of random numbers that the whole process has."""
+    _, numbers, position, *_ = np.random.get_state()  # noqa: NPY002 (a module may draw from it)
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), numbers.tobytes(), position
+
+
+class State:
+    """What `forward` of a module must leave as it is, at the time when this is made."""
+
+    def __init__(self, module: nn.Module):
+        self._module = module
+        self._numbers = self._attributes()
+        self._tensors = {name: tensor.data.clone() for name, tensor in self._named()}
+
+    def _attributes(self) -> dict[str, bool | int | float]:
+        return {
+            f"{path}.{key}".removeprefix("."): value
+            for path, layer in self._module.named_modules()
+            for key, value in vars(layer).items()
+            if type(value) in (bool, int, float)
+        }
+
+    def _named(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self._module.named_parameters()
+        yield from self._module.named_buffers()
+
+    def changed(self) -> str | None:
+        """Return the name of a number, a parameter or a buffer that has another value now."""
+        for name, value in self._attributes().items():
+            if name in self._numbers and value != self._numbers[name]:
+                return name
+        for name, tensor in self._named():
+            if name in self._tensors and not torch.equal(tensor.data, self._tensors[name]):
+                return name
+        return None
+
+    def held(self) -> Snapshot:
+        """Return what layers and their classes hold, also in containers and objects."""
+        found = Snapshot()
+        for path, layer in self._module.named_modules():
+            found.add(type(layer).__name__, type(layer))
+            found.add(path, layer)
+        return found
+
+
+def difference(before: Snapshot, after: Snapshot) -> str | None:
+    """Return the place of a value that two snapshots have not alike."""
+    return next((key for key, value in after.values.items() if before.values.get(key) != value), None)
+
+
+def changes(name: str) -> str:
+    """Return what a refusal says of a value that `forward` changes."""
+    return f"forward changes {name}, which the card does not: keep it as it is while training"
+
+
+def cause(place: str, is_generator: bool) -> str:
+    """Return what a refusal says of a value that is another one after a call."""
+    if is_generator:
+        return f"forward draws random numbers from {place}: take out what draws them (dropout, noise)"
+    return changes(place)
