@@ -381,7 +381,78 @@ def masked_in_part(net, x):
     return (net.layer(x) @ x.mT).masked_fill(hidden, -1e4).softmax(-1) @ x
 
 
+@torch.jit.script
+def doubled_by_script(x: torch.Tensor) -> torch.Tensor:
+    return 2 * torch.tanh(x)
+
+
+def set_script(net):
+    net.script = torch.jit.trace(nn.Linear(WIDTH, WIDTH), torch.zeros(1, 3, WIDTH))
+
+
+def set_hidden(net):
+    net.hidden = [nn.Linear(WIDTH, WIDTH)]
+
+
+def set_hidden_frozen(net):
+    net.hidden = [nn.Linear(WIDTH, WIDTH).requires_grad_(False)]
+
+
+def with_check_of_values(net, x):
+    y = net.layer(x)
+    if torch.isnan(y).any():
+        raise ValueError
+    return y
+
+
+def with_log(net, x):
+    net.mean = float(x.detach().mean())
+    return net.layer(x)
+
+
+def freeze_at_4_tokens(net, x):
+    if x.shape[1] == 4:
+        net.layer.weight.requires_grad_(False)
+    return net.layer(x)
+
+
+def count_at_4_tokens(net, x):
+    net.state["step"] += x.shape[1] == 4
+    return net.layer(x) if net.state["step"] < 1000 else x
+
+
 REFUSED = {
+    "a layer of torch.jit": refused(
+        "script is of torch.jit, whose functions are not seen: take the layer",
+        make=set_script,
+        body=lambda net, x: net.script(x),
+    ),
+    "a function of torch.jit": refused(
+        "use functions of torch that forward calls itself, not in torch.jit",
+        body=lambda net, x: net.layer(doubled_by_script(x)),
+    ),
+    "a layer in a list": refused(
+        "use a parameter, or a layer, that the module has before it is traced",
+        make=set_hidden,
+        body=lambda net, x: net.hidden[0](x),
+    ),
+    "a frozen layer in a list": refused(
+        "in double precision, as the check calls it: register its tensors and layers",
+        make=set_hidden_frozen,
+        body=lambda net, x: net.layer(net.hidden[0](x)),
+    ),
+    "a check of values": refused("use no check of values in forward", body=with_check_of_values),
+    "a number for a log": refused("take numbers for a log outside of forward", body=with_log),
+    "features by a mask": refused(
+        "for features their products with a constant",
+        body=lambda net, x: torch.where(torch.arange(WIDTH) < 16, net.layer(x), x),
+    ),
+    "constants by a generator": refused(
+        "draws constants (make them a buffer)",
+        body=lambda net, x: net.layer(x) + torch.rand(WIDTH, generator=torch.Generator().manual_seed(3)),
+    ),
+    "frozen from 4 tokens on": refused("changes requires_grad of layer.weight", body=freeze_at_4_tokens),
+    "a count of samples of 4 tokens": refused("changes state.step", make=set_state, body=count_at_4_tokens),
     "a count of calls in a dictionary": refused("forward changes state.step", make=set_state, body=count_in_state),
     "a count of calls in a tensor": refused("forward changes number", make=set_number, body=count_in_tensor),
     "a count of calls in the class": refused("forward changes Net.calls", calls=0, body=count_in_class),
@@ -504,6 +575,7 @@ def set_frozen_scale(net):
 
 
 ACCEPTED = {
+    "token ids as long": refused("", forward=lambda net, tokens: net.head(net.body(net.table(tokens.int().long())))),
     "constants by length, activations kept": refused("", make=set_waves, body=with_waves),
     "one of two slices in place": refused("", body=slice_in_place),
     "a view in place": refused("", body=lambda net, x: F.relu(net.layer(x).view(-1, WIDTH), True).view(x.shape)),

@@ -134,7 +134,8 @@ def _masked_fill(recorder: Recorder, call: Call, scores, mask, value) -> Value:
         by = f"with {float(value):g}" if value is not None and value.numel() == 1 else "with these values"
         raise Refusal(f"{call.name} of scores {by}", f"-inf, or a number up to {HIDDEN:g}: the key is hidden")
     if not isinstance(held, AttentionScores) or held.is_softmax or not is_mask:
-        raise Refusal(call.name, "a constant mask on scores, with -inf")
+        near = "for scores a constant mask with -inf, for features their products with a constant, m * x + (1 - m) * y"
+        raise Refusal(call.name, near)
     return replace(held, mask=torch.where(held.spread(hidden), float("-inf"), held.mask))
 
 

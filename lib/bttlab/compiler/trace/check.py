@@ -9,7 +9,7 @@ import math
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -70,7 +70,7 @@ def check(graph: Graph, outputs: list[Matrix], module: nn.Module, ids: Sequence[
     `ids`: token ids of samples.
     """
     most, generator = graph.sequence_length, torch.Generator().manual_seed(0)
-    lengths = sorted({most, 2, min(most, most // 2 | 1)}, reverse=True)
+    lengths = sorted({most, 2, min(most, max(most // 2 | 1, 2))}, reverse=True)  # no sample has one token
     with _shaken(module, generator, graph.folded) as parameters:
         if not any(p.requires_grad for p in parameters.values()):
             name = type(module).__name__
@@ -95,7 +95,7 @@ def check(graph: Graph, outputs: list[Matrix], module: nn.Module, ids: Sequence[
                 found = check.gradients(losses) if check.ways[-1] not in before else None
                 if found is not None:
                     check.refuse(f"the gradient of {found[0]}", found[1], tokens)
-        check.evaluation(samples[0])
+        check.evaluation(samples[0], map(sample_of, range(2, min(most, M.SEQUENCE))))
         check.far(sample_of(min(most, 3)))
         check.inside(run, samples[0])
         graph.unseen = [op.name for op in graph.operations if op.output in check.unseen]
@@ -168,7 +168,11 @@ class _Check:
             raise
         except BaseException as error:
             what = f"on {tokens.shape[1]} tokens ({type(error).__name__}: {error})"
-            raise ProgramError(f"{type(self.module).__name__}.forward fails in PyTorch {what}") from error
+            is_of_types = any(word in str(error) for word in ("dtype", "Double", "Float", "scalar type"))
+            near = (
+                "; in double precision, as the check calls it: register its tensors and layers" if is_of_types else ""
+            )
+            raise ProgramError(f"{type(self.module).__name__}.forward fails in PyTorch {what}{near}") from error
         if random_state() != before:
             raise ProgramError(f"{type(self.module).__name__}: {self.random_cause()}")
         return outputs
@@ -177,11 +181,14 @@ class _Check:
         mode = "training mode: call eval(), or take out" if self.module.training else "eval mode: take out"
         return f"forward draws random numbers in {mode} what draws them (dropout, noise)"
 
-    def evaluation(self, tokens: Tensor) -> None:
-        """Raise ProgramError if outputs in eval() are others, or if the calls have changed the module's state."""
+    def evaluation(self, tokens: Tensor, others: Iterable[Tensor]) -> None:
+        """Raise ProgramError if outputs in eval() are others, or if calls have changed what the module finds.
+
+        `others`: samples of each length at which the module was called before.
+        """
         name, modes = type(self.module).__name__, {layer: layer.training for layer in self.module.modules()}
         here = self.wanted(tokens)
-        remembered = self.remembered(lambda: self.wanted(tokens))
+        remembered = self.remembered(self.wanted, tokens, others)
         if remembered is not None:
             raise ProgramError(f"{name}: {remembered}")
         self.module.eval()
@@ -199,18 +206,21 @@ class _Check:
                 "predicts with one program; call eval() first, or compute the same in both"
             )
 
-    def remembered(self, call: Callable[[], Any]) -> str | None:
-        """Return what a refusal says of a value that a second call for the same sample finds changed by the first one.
+    def remembered(self, call: Callable[[Tensor], Any], tokens: Tensor, others: Iterable[Tensor] = ()) -> str | None:
+        """Return what a refusal says of a value that calls have changed when `forward` finds it again.
 
-        What a sample leaves for the same sample, such as a cache of positions, is no memory.
+        What a sample leaves for the same sample is no memory, nor is a cache that the first call for a length fills.
         """
         known = {id(layer) for layer in self.module.modules()}
-        before = self.state.held()
-        with Observer(known=known) as first:
-            call()
-        after = self.state.held()
-        with Observer(known=known) as second:
-            call()
+        call(tokens)
+        before, first = self.state.held(), Observer(known)
+        with first:
+            call(tokens)
+        for other in (*others, tokens):
+            call(other)
+        after, second = self.state.held(), Observer(known)
+        with second:
+            call(tokens)
         place = difference(before, after)
         if first.random is not None:
             return cause(f"the system{at(first.random)}", True)
@@ -471,7 +481,7 @@ class _Check:
         for seed in (1, 2):
             torch.manual_seed(seed)
             runs.append([y.detach() for y in self.call(tokens)])
-        remembered = self.remembered(lambda: self.call(tokens)) if changed is None else changes(changed)
+        remembered = self.remembered(self.call, tokens) if changed is None else changes(changed)
         if not all(torch.isfinite(y).all() for y in runs[0]):
             reason = "it is not finite in PyTorch: a mask may hide all keys of a token"
         elif remembered is not None:
@@ -486,10 +496,11 @@ class _Check:
                 "length, a scale, or rows counted from the end of a table"
             )
         else:
-            reason = (
-                "forward depends on token ids other than by an embedding, changes tensors in place, or changes "
-                "gradients (a hook, a detach)"
+            of_outputs = (
+                "draws constants (make them a buffer), asks for the type of numbers, or replaces functions of torch"
             )
+            others = "or changes gradients (a hook, a detach)" if "gradient" in what else of_outputs
+            reason = f"forward depends on token ids other than by an embedding, changes tensors in place, {others}"
         by = f" by {share:.0e} of its largest value" if math.isfinite(share) else ""
         where = f"{type(self.module).__name__}: {what} for {tokens.shape[1]} tokens"
         raise ProgramError(f"{where} differs from what was traced{by}; {reason}")

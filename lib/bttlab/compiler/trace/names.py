@@ -39,6 +39,9 @@ KINDS = {
     "cdist dist pdist cosine_similarity kron tensordot inner outer cross bilinear svd det inverse cholesky": (
         "nn.Linear, matmul with a parameter, or attention, q k^T of two activations"
     ),
+    "isnan isinf isfinite isneginf isposinf isclose allclose equal": (
+        "no check of values in forward: the card reports a sample whose values are not finite"
+    ),
     "lerp addcmul addcdiv hypot atan2 fmod": "sums and products of two activations",
 }
 PREFIXES = {  # the same, by the beginning of a name

@@ -361,6 +361,8 @@ class Recorder(Matrices, Calls):
             return RULES[call.name](self, call)
         if self._is_of_padding(call):
             return None
+        if call.name in ("long", "int") and call.result.dtype in (torch.int64, torch.int32):
+            return self._found(call)[0]
         if call.name in REMAINDERS | QUOTIENTS and len(call.args) == 2:
             ids, divisor = self.value(call.args[0]), call.args[1]
             if isinstance(ids, Ids) and not ids.divisor and isinstance(divisor, int) and divisor > 0:
@@ -389,8 +391,10 @@ class Recorder(Matrices, Calls):
 
     def _stop(self, call: Call) -> NoReturn:
         found = self._found(call)
-        bad = next((v.message for v in found if isinstance(v, Refused) and not v.is_of_ids), None)
-        name, near = call.name.strip("_"), "the same operations for each sample"
+        refused = [v for v in found if isinstance(v, Refused) and not v.is_of_ids]
+        bad = next((v.message for v in refused if " without a gradient" not in v.message), None)
+        name = call.name.strip("_")
+        near = "the same operations for each sample; take numbers for a log outside of forward"
         what = f"control flow on values of activations ({name})"
         if any(isinstance(v, Ids) or getattr(v, "is_of_ids", False) for v in found):
             what = f"control flow on values of the token ids ({name})"
@@ -439,10 +443,12 @@ class Recorder(Matrices, Calls):
             value = Weights((self.names[id(tensor)],), torch.arange(tensor.numel()).view(tensor.shape))
             self._set(tensor, value)
         elif value is None and tensor.requires_grad:
-            maker = f"by {tensor.grad_fn.name()}" if tensor.grad_fn else "outside the module's parameters"
-            value = self.refused(
-                Refusal(f"a tensor with a gradient that was made {maker}", "functions of torch, not nested in vmap")
-            )
+            what = "a tensor with a gradient that was made outside the module's parameters"
+            near = "a parameter, or a layer, that the module has before it is traced: make and register it in __init__"
+            if tensor.grad_fn is not None:
+                what = f"a tensor with a gradient that was made by {tensor.grad_fn.name()}"
+                near = "functions of torch that forward calls itself, not in torch.jit, vmap or a subclass of Tensor"
+            value = self.refused(Refusal(what, near))
             self._set(tensor, value)
         elif value is None and self._trained_alias(tensor) is not None:
             what = f"a tensor that shares memory with {self._trained_alias(tensor)}, which is trained,"

@@ -141,6 +141,7 @@ class State:
         self._module = module
         self._numbers = self._attributes()
         self._tensors = {name: tensor.data.clone() for name, tensor in self._named()}
+        self._trained = {name: tensor.requires_grad for name, tensor in self._named()}
 
     def _attributes(self) -> dict[str, bool | int | float]:
         return {
@@ -155,13 +156,15 @@ class State:
         yield from self._module.named_buffers()
 
     def changed(self) -> str | None:
-        """Return the name of a number, a parameter or a buffer that has another value now."""
+        """Return the name of a number, a parameter or a buffer that is another one now, or is frozen or trained."""
         for name, value in self._attributes().items():
             if name in self._numbers and value != self._numbers[name]:
                 return name
         for name, tensor in self._named():
             if name in self._tensors and not torch.equal(tensor.data, self._tensors[name]):
                 return name
+            if tensor.requires_grad != self._trained.get(name, tensor.requires_grad):
+                return f"requires_grad of {name}"
         return None
 
     def held(self) -> Snapshot:

@@ -130,7 +130,8 @@ def _check_values(module: nn.Module, name: str) -> None:
         raise ProgramError(f"{name} is of torch.jit, whose functions are not seen: give the module before torch.jit")
     for path, layer in module.named_modules():
         if isinstance(layer, torch.jit.ScriptModule):
-            raise ProgramError(f"{name}: {path} is of torch.jit, whose functions are not seen: use the layer before it")
+            rule = "take the layer as it was before torch.jit"
+            raise ProgramError(f"{name}: {path} is of torch.jit, whose functions are not seen: {rule}")
     if any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in module.modules()):
         raise ProgramError(f"{name} has layers of torch.compile, which change its functions: trace it before")
     check_loss(module)
