@@ -421,7 +421,32 @@ def count_at_4_tokens(net, x):
     return net.layer(x) if net.state["step"] < 1000 else x
 
 
+def clamp_weight(net, x):
+    net.layer.weight.data.clamp_(-0.1, 0.1)
+    return net.layer(x)
+
+
+def clamp_weight_without_gradient(net, x):
+    with torch.no_grad():
+        net.layer.weight.clamp_(-0.1, 0.1)
+    return net.layer(x)
+
+
+@torch.library.custom_op("bttlab_test::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+doubled.register_autograd(lambda ctx, d: 3 * d)
+
 REFUSED = {
+    "a weight is limited": refused("clamp in place of layer.weight, a trained parameter,", body=clamp_weight),
+    "a weight is limited without a gradient": refused(
+        "clamp in place of layer.weight, a trained parameter,", body=clamp_weight_without_gradient
+    ),
+    "a custom operator": refused(
+        "doubled.default, a custom operator, is not", body=lambda net, x: doubled(net.layer(x))
+    ),
     "a layer of torch.jit": refused(
         "script is of torch.jit, whose functions are not seen: take the layer",
         make=set_script,

@@ -346,6 +346,17 @@ def test_what_a_second_call_finds_as_it_was_is_no_memory(fast, body):
     check_gradients(fast, trace(Net(body), LENGTH), (2, 3, LENGTH), 1e-4)
 
 
+def test_a_module_is_traced_without_a_gradient_around_but_not_in_inference_mode():
+    net = Net(lambda net, x: net.layer(x))
+    with torch.no_grad():
+        trace(net, LENGTH)
+    with (
+        torch.inference_mode(),
+        pytest.raises(ProgramError, match=r"traced in torch.inference_mode, .*: trace it outs"),
+    ):
+        trace(net, LENGTH)
+
+
 def test_a_profiler_goes_on_after_a_trace():
     events = []
 

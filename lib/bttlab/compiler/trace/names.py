@@ -85,7 +85,7 @@ QUERIES = frozenset(
     "data_ptr untyped_storage _version output_nr _is_view names __hash__ __repr__ __format__".split()
 )
 # Its answer only chooses PyTorch's path for inference.
-QUERIES |= {"_nested_tensor_from_mask_left_aligned"}
+QUERIES |= {"_nested_tensor_from_mask_left_aligned", "_has_compatible_shallow_copy_type"}
 # Functions that only move elements: they are applied to the indices, too.
 MOVES = frozenset(
     "view reshape permute transpose swapaxes swapdims movedim moveaxis flatten unflatten squeeze unsqueeze chunk split "
@@ -128,6 +128,12 @@ class Call:
             if len(self.args) == number and key in self.kwargs and (number == 0 or "input" not in self.kwargs):
                 kwargs = dict(self.kwargs)
                 self.args, self.kwargs = (*self.args, kwargs.pop(key)), kwargs
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether it changes its first argument: `add_`, `x += y`, `x[0] = y`."""
+        name = getattr(self.function, "__name__", "")
+        return name == "__setitem__" or (name[:3] == "__i" and name in ALIASES) or name.rstrip("_") == name[:-1]
 
     @property
     def tensors(self) -> Iterator[Tensor]:

@@ -194,7 +194,14 @@ class Recorder(Matrices, Calls):
     def _refuse_views(self, changed: Tensor, call: Call) -> None:
         """Refuse other tensors with the memory of one that a call has changed, if they hold elements of it."""
         before, place = self._values.get(id(changed)), changed.untyped_storage().data_ptr()
-        what = f"{call.name.strip('_')} in place of a tensor of which another one is a view"
+        refusal = Refusal(
+            f"{call.name.strip('_')} in place of a tensor of which another one is a view",
+            "a new tensor, such as x = x * 2, or torch.cat of parts",
+        )
+        try:
+            self._check_in_place(call.name, changed)
+        except Refusal as of_parameter:
+            refusal = of_parameter
         for tensor in list(self._tensors):
             value = self._values.get(id(tensor))
             if tensor is changed or id(tensor) in self._aliases or isinstance(value, Refused | None):
@@ -205,7 +212,14 @@ class Recorder(Matrices, Calls):
                 isinstance(before, Elements) and isinstance(value, Elements) and value.matrix is before.matrix
             )
             if not are_elements or bool(torch.isin(value.index, before.index).any()):
-                self._set(tensor, self.refused(Refusal(what, "a new tensor, such as x = x * 2, or torch.cat of parts")))
+                self._set(tensor, self.refused(refusal))
+
+    def _check_in_place(self, name: str, changed: Tensor) -> None:
+        """Raise Refusal for a call that changes a trained parameter."""
+        parameter = self._trained_alias(changed)
+        if parameter is not None:
+            near = "the parameter as it is: on the card the update alone changes it"
+            raise Refusal(f"{name.strip('_')} in place of {parameter}, a trained parameter,", near)
 
     def _layer_of_constant(self, call: Call) -> Tensor:
         """Call a tensor-train layer on a constant, such as numbers of positions; the result is one if it is frozen."""
@@ -239,6 +253,8 @@ class Recorder(Matrices, Calls):
             if value is None and call.name in MOVES:
                 self._move(call)
                 return
+            if value is None and call.is_in_place and call.args:
+                self._check_in_place(call.name, call.args[0])
             if value is None:
                 value = self._of_ids(call) if all(isinstance(v, Ids) for v in found) else self._by_rule(call)
             if value is None:
@@ -638,6 +654,8 @@ class Recorder(Matrices, Calls):
 
     def by_operation(self, call: Call) -> Elements:
         """Record the operation of the graph that computes a function of activations of one shape."""
+        if isinstance(call.function, torch._ops.OpOverload) and call.function.namespace != "aten":
+            raise Refusal(f"{call.name}, a custom operator,", "the functions of torch that it computes")
         if isinstance(call.function, torch._ops.OpOverload):
             raise Refusal(f"{call.name} of torch.export or of a compiled graph", "the module as it was before")
         kind = Operation.of_function.get(call.name)

@@ -126,6 +126,8 @@ def _recorded(module: nn.Module, length: int, divides_layers: bool = True) -> tu
 
 def _check_values(module: nn.Module, name: str) -> None:
     """Raise ProgramError for parameters without values, and for what would change their gradients unseen."""
+    if torch.is_inference_mode_enabled():
+        raise ProgramError(f"{name} is traced in torch.inference_mode, which has no gradients: trace it outside")
     if isinstance(module, torch.jit.ScriptModule):
         raise ProgramError(f"{name} is of torch.jit, whose functions are not seen: give the module before torch.jit")
     for path, layer in module.named_modules():
