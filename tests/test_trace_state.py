@@ -423,6 +423,54 @@ def test_a_hook_on_gradients_of_samples_of_one_length_is_refused_by_its_line(bod
         trace(Net(body), LENGTH)
 
 
+def with_hook_that_counts(net, x):
+    def hook(d):
+        seen.append(0)
+        return d if len(seen) < MOST else 2 * d
+
+    y = net.layer(x)
+    if y.requires_grad:
+        y.register_hook(hook)
+    return y
+
+
+def with_hook_that_draws(net, x):
+    y = net.layer(x)
+    if y.requires_grad:
+        y.register_hook(lambda d: 2 * d if torch.rand(()) < 1e-9 else d)
+    return y
+
+
+class Counted(torch.autograd.Function):
+    calls = 0
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, d):
+        Counted.calls += 1
+        return d if Counted.calls < MOST else 2 * d
+
+
+def with_function_that_counts(net, x):
+    return Counted.apply(net.layer(x))
+
+
+COUNTED = {
+    with_hook_that_counts: rf"changes the number of items of seen {HERE}",
+    with_function_that_counts: rf"changes Counted.calls {HERE}",
+    with_hook_that_draws: "draws random numbers in training mode",
+}
+
+
+@pytest.mark.parametrize("body", COUNTED, ids=lambda body: body.__name__)
+def test_what_a_hook_or_a_backward_counts_is_refused(body):
+    with pytest.raises(ProgramError, match=COUNTED[body]):
+        trace(Net(body), LENGTH)
+
+
 def with_hook_of_parameter(net, x):
     if x.shape[1] == 4:
         net.layer.weight.register_hook(lambda d: 2 * d)

@@ -212,15 +212,26 @@ class _Check:
         What a sample leaves for the same sample is no memory, nor is a cache that the first call for a length fills.
         """
         known = {id(layer) for layer in self.module.modules()}
-        call(tokens)
+        has_own_gradients = self._changer(tokens) is not None
+
+        def both_ways() -> None:
+            outputs = call(tokens)
+            if has_own_gradients:  # hooks may count, too
+                before = random_state()
+                self._gradients_of(self._losses([(y, y) for y in outputs], tokens)[0])
+                if random_state() != before:
+                    raise ProgramError(f"{type(self.module).__name__}: {self.random_cause()}")
+
+        both_ways()
         before, first = self.state.held(), Observer(known)
         with first:
-            call(tokens)
-        for other in (*others, tokens):
+            both_ways()
+        for other in others:
             call(other)
+        both_ways()
         after, second = self.state.held(), Observer(known)
         with second:
-            call(tokens)
+            both_ways()
         place = difference(before, after)
         if first.random is not None:
             return cause(f"the system{at(first.random)}", True)
