@@ -158,7 +158,7 @@ def with_an_operand_elsewhere(random, program) -> Wrong:
     depth = M.banks[operand.number].depth if operand.is_in_bank else M.OPERAND_BUFFER_DEPTH
     low, high = next(a for a in accesses(instruction) if a.operand == number).interval(program.offset_span)
     base = int(operand.base + random.integers(-low, depth - high + 1))
-    operands = instruction.operands | {number: replace(operand, base=base)}
+    operands = instruction.operands | {number: operand._replace(base=base)}
     return changed(program, n, operands=operands), n
 
 
@@ -226,7 +226,7 @@ def test_two_operands_in_one_bank_are_always_caught(small):
     ]
     for n, one, other in np.random.default_rng(0).permutation(pairs)[:8].tolist():
         operands = dict(small.sample[n].operands)
-        operands[other] = replace(operands[other], memory=operands[one].memory)
+        operands[other] = operands[other]._replace(memory=operands[one].memory)
         found = hazards_of(changed(small, n, operands=operands), 5)
         assert any(h.kind == "port" and h.instructions == (n, n) for h in found)
 
@@ -249,7 +249,7 @@ def test_a_bank_that_a_port_does_not_reach(trainer_libraries, small, library):
     n = next(n for n, i in enumerate(small.sample) if i.unit == M.VECTOR and 3 in i.operands)
     instruction = small.sample[n]
     assert list(instruction.unreached()) == []
-    operand = replace(instruction.operands[3], memory=Memory.bank(M.IN_BANK))
+    operand = instruction.operands[3]._replace(memory=Memory.bank(M.IN_BANK))
     wrong = changed(small, n, operands=instruction.operands | {3: operand})
     found = hazards_of(wrong, 5)
     assert any(h.kind == "reach" and h.instructions == (n,) and "VECTOR_R0 reaches banks" in h.text for h in found)

@@ -16,7 +16,7 @@ from bttlab.compiler.builder import Builder
 from bttlab.compiler.errors import ProgramError, TablesFull
 from bttlab.compiler.graph import graph_of_config
 from bttlab.compiler.hazards import check_program
-from bttlab.compiler.instruction import At, Level, Memory
+from bttlab.compiler.instruction import Level, Memory, at
 from bttlab.compiler.lowering import Lowerings
 from bttlab.compiler.machine import M
 from bttlab.compiler.memory.banks import WINDOW, Placement
@@ -201,7 +201,7 @@ def test_buffers_that_are_in_use_at_once_do_not_overlap(home):
         else:
             b.vector(M.SCALE, "", [Level("w", 1)], x, r0=y, rows=place)
     if home != STATISTICS:
-        assert {b.engine_of(place) for place in (first, At(home, 3))} == {home.number}
+        assert {b.engine_of(place) for place in (first, at(home, 3))} == {home.number}
     _, assignment = Placement(b.made, [b.instructions], 11).fitted()
     assignment.write()
     one, two, three = (b.buffer_at(place).base for place in (first, second, third))

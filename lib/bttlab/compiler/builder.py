@@ -206,7 +206,7 @@ class Builder:
     ):
         """Append a row operation; `rows` is the place of its statistics, `function` the number of its function F."""
         if function is not None:
-            rows, fields["function"] = rows or At(STATISTICS, 0), function
+            rows, fields["function"] = rows or at(STATISTICS, 0), function
         operands = {0: a, 1: b, 2: c, 3: r0, 4: r1, 5: rows}
         self.emit(M.VECTOR, operation, what, loops, operands, **fields)
 

@@ -1,7 +1,8 @@
 """One instruction of the training processor: an affine loop nest over banks of vectors (docs/processor.md)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -105,13 +106,12 @@ class TokenOffset(NamedTuple):
     group: int = 0
 
 
-@dataclass(frozen=True)
-class At:
+class At(NamedTuple):
     """Place of an operand: a memory, a base address, and strides in vectors."""
 
     memory: Memory | None  # None for entries of the shuffle unit's tables and accumulators of a drain
     base: int
-    strides: dict[str, int] = field(default_factory=dict)  # stride by the loop's name; 0 for a loop without one
+    strides: dict[str, int]  # stride by the loop's name; 0 for a loop without one
     token_offset: TokenOffset | None = None
 
     @property
@@ -140,6 +140,21 @@ class At:
 def at(memory: Memory | None, base: int, token_offset: TokenOffset | None = None, **strides: int) -> At:
     """Return the place of an operand, with strides by the loops' names."""
     return At(memory, base, strides, token_offset)
+
+
+class _Accessed(NamedTuple):
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    both: tuple[tuple[int, bool], ...]
+
+
+@cache  # there are few kinds of instructions, and thousands of calls for those of a program
+def _accessed(unit: int, operands: tuple[int, ...], clears: bool) -> _Accessed:
+    """Return the numbers of the operands that an instruction accesses."""
+    kept = 1 if unit == M.UPDATE and not clears else None  # the gradient, if it is not cleared
+    reads = tuple(number for number in READ[unit] if number in operands)
+    writes = tuple(number for number in WRITTEN[unit] if number in operands and number != kept)
+    return _Accessed(reads, writes, (*((number, False) for number in reads), *((number, True) for number in writes)))
 
 
 @dataclass
@@ -200,18 +215,21 @@ class Instruction:
             inner *= value_of(loop.bound, tokens)
         return np.arange(len(indices[0])) % max(inner, 1)
 
-    def reads(self) -> list[int]:
+    @property
+    def _accessed(self) -> _Accessed:
+        return _accessed(self.unit, tuple(self.operands), bool(self.flags & M.CLEAR))
+
+    def reads(self) -> Sequence[int]:
         """Return the numbers of operands that are read from banks and operand buffers."""
-        return [number for number in READ[self.unit] if number in self.operands]
+        return self._accessed.reads
 
-    def writes(self) -> list[int]:
+    def writes(self) -> Sequence[int]:
         """Return the numbers of operands that are written to banks and operand buffers."""
-        kept = 1 if self.unit == M.UPDATE and not self.flags & M.CLEAR else None  # the gradient, if it is not cleared
-        return [number for number in WRITTEN[self.unit] if number in self.operands and number != kept]
+        return self._accessed.writes
 
-    def accessed(self) -> list[tuple[int, bool]]:
+    def accessed(self) -> Sequence[tuple[int, bool]]:
         """Return the number of each operand that is accessed, and whether it is written: reads, then writes."""
-        return [(number, False) for number in self.reads()] + [(number, True) for number in self.writes()]
+        return self._accessed.both
 
     @property
     def engine(self) -> int:

@@ -7,7 +7,7 @@ so that both units can work.
 """
 
 import math
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from bttlab.compiler.access import asks_in_fold
-from bttlab.compiler.buffers import DEPTHS, GRADIENT_OF, MEMORIES, STATISTICS, Buffer, buffer_of
+from bttlab.compiler.buffers import DEPTHS, GRADIENT_OF, MEMORIES, STATISTICS, Buffer
 from bttlab.compiler.errors import SMALLER_MODEL, DoesNotFit
-from bttlab.compiler.instruction import GRADIENT, At, Instruction, Memory
+from bttlab.compiler.instruction import At, Instruction, Memory
 from bttlab.compiler.machine import M
 from bttlab.compiler.memory.copies import uses_of, with_copies
 
@@ -88,13 +88,16 @@ class _Space:
         for low, high in ranges:
             places.append(low)
             places += edges[bisect_right(edges, low) : bisect_right(edges, high)]
-        distance = farthest = 0  # of the nearest use of the best place so far, and that place
-        for place in places:
-            end = place + vectors
-            for use, low, high in near:
-                if low < end and high > place:
-                    if use > distance:
-                        distance, farthest = use, place
+        # Places increase. Each use rules out those that it overlaps. The last one to do so decides: the lowest of these
+        # is the farthest. Uses that are equally far are sorted by their vectors.
+        distance = farthest = 0
+        for use, low, high in near:
+            begin, end = bisect_right(places, low - vectors), bisect_left(places, high)
+            if begin < end:
+                if use > distance:
+                    distance, farthest = use, places[begin]
+                del places[begin:end]
+                if not places:
                     break
         return farthest, first - distance
 
@@ -106,6 +109,15 @@ class Choice(NamedTuple):
     cost: float  # in cycles, whatever else is in the bank
     # Of each of its memories: the row of contention, None outside of banks, its bank then, and its rivals.
     memories: list[tuple[int | None, int, set[Memory]]]
+
+
+class _Pairs(NamedTuple):
+    """Pairs of uses that are near each other, for any window up to `window` cycles; an element of each array a pair."""
+
+    window: int
+    places: np.ndarray  # of their memories in the matrix of contention, by rows
+    costs: np.ndarray  # in cycles
+    apart: np.ndarray  # cycles from the end of the earlier use to the begin of the later one
 
 
 class Demand:
@@ -145,6 +157,7 @@ class Demand:
         self.choices = {buffer: self._choices(buffer) for buffer in self.buffers}
         # Of reads and of writes: the row of the memory, the times, and the unit of each use.
         self._uses = [self._uses_by(of) for of in (Instruction.reads, Instruction.writes)]
+        self._pairs: _Pairs | None = None  # of the widest window so far: those of narrower ones are among them
         # What `Assignment.fit` finds whatever the window is: a buffer without space if there is one, and the places of
         # the others.
         self.unbalanced: tuple[Buffer | None, dict[Buffer, tuple[int, int]]] | None = None
@@ -159,7 +172,7 @@ class Demand:
             choices.append(Choice(bank, cost, memories))
         return choices
 
-    def _uses_by(self, numbers_of: Callable[[Instruction], list[int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _uses_by(self, numbers_of: Callable[[Instruction], Sequence[int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         uses = [(i, o.operands[n].memory) for i, o in enumerate(self.instructions) for n in numbers_of(o)]
         uses = [(i, self.index[name]) for i, name in uses if name in self.index]
         numbers = [i for i, _ in uses]
@@ -183,7 +196,21 @@ class Demand:
         The matrix is symmetric; `index` has the row of each memory. Costs are multiples of 1/4: sums of them are exact
         in any order.
         """
-        size, places, costs = len(self.index), [], []
+        if self._pairs is None or window > self._pairs.window:
+            self._pairs = self._near_pairs(window)
+        widest, places, costs, apart = self._pairs
+        if window < widest:
+            near = apart < window
+            places, costs = places[near], costs[near]
+        size = len(self.index)
+        half = np.bincount(places, costs, size * size).reshape(size, size)
+        result = half + half.T
+        np.fill_diagonal(result, 0)
+        return result
+
+    def _near_pairs(self, window: int) -> _Pairs:
+        """Return the pairs of uses by different units that both read, or both write, within a window."""
+        size, places, costs, distances = len(self.index), [], [], []
         for rows, (begin, end), unit in self._uses:
             until = np.searchsorted(begin, end + window)
             counts = np.maximum(until - np.arange(len(rows)) - 1, 0)  # later uses within the window of each
@@ -193,11 +220,10 @@ class Demand:
             first, second = first[is_other], second[is_other]
             cycles = np.minimum(end[first], end[second]) - begin[second]
             near = WINDOW_SHARE * np.minimum((end - begin)[first], (end - begin)[second])
-            places += [rows[first] * size + rows[second], rows[second] * size + rows[first]]
-            costs += [np.where(cycles > 0, cycles, near)] * 2
-        result = np.bincount(np.concatenate(places), np.concatenate(costs), size * size).reshape(size, size)
-        np.fill_diagonal(result, 0)
-        return result
+            places.append(rows[first] * size + rows[second])
+            costs.append(np.where(cycles > 0, cycles, near))
+            distances.append(begin[second] - end[first])
+        return _Pairs(window, *map(np.concatenate, (places, costs, distances)))
 
 
 class Assignment:
@@ -263,8 +289,16 @@ class Assignment:
             self._place(buffer)
         for buffer, place in self.placed.items():
             buffer.bank, buffer.base = place
+        places = {
+            name: (MEMORIES[at], base)
+            for buffer, (bank, base) in self.placed.items()
+            for name, at in _names(buffer, bank)
+        }
         for instruction in self.instructions:
-            resolve(instruction, demand.all)
+            for number, (memory, base, strides, token_offset) in instruction.operands.items():
+                if memory in places:
+                    home, first = places[memory]
+                    instruction.operands[number] = At(home, first + base, strides, token_offset)
 
     def _attempt(self, is_balanced: bool, attempts: int) -> Buffer | None:
         """Place all buffers; return None, or a buffer for which no space was found.
@@ -353,14 +387,6 @@ class Assignment:
             1.0 if buffer.is_parameter or buffer.home == STATISTICS else max(space.depth - taken, 0) / buffer.vectors
         )
         raise DoesNotFit(f"{buffer.name} takes {buffer.vectors} {unit} of {MEMORIES[number]}; {free}", way_out, share)
-
-
-def resolve(instruction: Instruction, buffers: Sequence[Buffer]) -> None:
-    for number, operand in instruction.operands.items():
-        if (buffer := buffer_of(operand, buffers)) is not None:
-            memory = MEMORIES[GRADIENT_OF[buffer.bank] if operand.memory.kind == GRADIENT else buffer.bank]
-            place = At(memory, buffer.base + operand.base, operand.strides, operand.token_offset)
-            instruction.operands[number] = place
 
 
 def _names(buffer: Buffer, bank: int) -> list[tuple[Memory, int]]:

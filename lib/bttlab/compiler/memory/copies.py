@@ -7,7 +7,6 @@ operands that one instruction reads from one buffer, or has to read from one ban
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import chain
 from typing import NamedTuple
@@ -138,15 +137,15 @@ def _add_copies(
         if access.writes or key not in shared:
             made.append(Buffer(f"{buffer.name}, copied", high - low, len(made)))
             memory = shared[key] = made[-1].memory
-            places = [replace(operand, base=operand.base + first_vector, strides=strides, token_offset=None)]
-            places.append(replace(places[0], memory=memory, base=places[0].base - low))
+            places = [operand._replace(base=operand.base + first_vector, strides=strides, token_offset=None)]
+            places.append(places[0]._replace(memory=memory, base=places[0].base - low))
             source, result = reversed(places) if access.writes else places
             label = (*instruction.label[:2], f"copy of {buffer.name}")
             flags = instruction.flags & M.CHECK if access.writes else 0
             operands = {0: source, 3: result}
             copy = Instruction(M.VECTOR, M.COPY, tuple(nest), operands, label, flags=flags, node=instruction.node)
             (after if access.writes else before)[i].append(copy)
-        instruction.operands[number] = replace(operand, memory=shared[key], base=operand.base - low)
+        instruction.operands[number] = operand._replace(memory=shared[key], base=operand.base - low)
 
 
 def _nest(instruction: Instruction, access: Access) -> tuple[list[Level], dict[str, int], int]:

@@ -4,7 +4,7 @@ The backward pass recomputes y, and the intermediates between z and y, from z.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +114,7 @@ class TTLinear(Operation):
             vectors, count = features.row_vectors(layer.sizes), -(-max_of(layer.tokens) // ROWS)
             blocks = [(block_rows(layer.tokens, n), ROWS * n, y.part(n * vectors)) for n in range(count)]
         if has_bias:
-            copies.append((OUT, Stored(BIAS, self.bias.where(), replace(features, order=features.order[1:]))))
+            copies.append((OUT, Stored(BIAS, self.bias.where(), features._replace(order=features.order[1:]))))
         self.emitter.emit(steps, copies, [Final(Stored("y", y, features, not self.is_in_bank), blocks)])
 
     def backward(self, context: Context, d: At) -> None:

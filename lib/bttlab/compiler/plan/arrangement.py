@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -37,8 +37,7 @@ def elements(sizes: Sizes, indices: Iterable[str]) -> int:
     return math.prod(sizes[i] for i in indices)
 
 
-@dataclass(frozen=True)
-class Arrangement:
+class Arrangement(NamedTuple):
     """Order of a tensor's indices in memory."""
 
     order: tuple[str, ...]  # indices, outermost first
@@ -94,8 +93,7 @@ class Arrangement:
         return grid
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(NamedTuple):
     """A tensor's place in a bank or an operand buffer, and its arrangement there."""
 
     name: str
@@ -240,7 +238,7 @@ def rearrange(builder: Builder, sizes: Sizes, source: Stored, target: Stored) ->
         if not plan.vectors_in % plan.rows:
             along_in["x"] = plan.read * plan.vectors_in // plan.rows
     for at in unrolled({"source": source.place, "target": target.place}, plan.unrolled):
-        into, out = replace(at["source"], strides=along_in), replace(at["target"], strides=along_out)
+        into, out = at["source"]._replace(strides=along_in), at["target"]._replace(strides=along_out)
         result, buffered_result = (None, out) if target.rows else (out, None)
         builder.shuffle(what, count, plan.permutation, into, result, buffered_result, **options)
 

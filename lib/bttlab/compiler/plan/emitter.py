@@ -2,11 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bttlab.compiler.buffers import Buffer
 from bttlab.compiler.builder import ROWS, Builder, padded, row_passes
-from bttlab.compiler.instruction import At, Bound, Level, Memory
+from bttlab.compiler.instruction import At, Bound, Level, Memory, at
 from bttlab.compiler.machine import M
 from bttlab.compiler.memory.layout import Block
 from bttlab.compiler.plan.arrangement import Arrangement, Sizes, Stored, rearrange
@@ -55,7 +55,7 @@ class OperandBuffer:
         """Return the place of vectors in the last buffer of a layer."""
         buffer = self._of[layer][1][-1]
         buffer.vectors = max(buffer.vectors, offset + vectors)
-        return At(buffer.memory, offset)
+        return at(buffer.memory, offset)
 
     def clear(self) -> None:
         self._of.clear()
@@ -150,7 +150,7 @@ class Emitter:
     def _find(self, phase: int, name: str, arrangement: Arrangement) -> Stored:
         copies = self._copies[phase, name]
         found = next(copy for copy in copies if arrangement in copy.arrangement.views(self.sizes))
-        return replace(found, arrangement=arrangement)
+        return found._replace(arrangement=arrangement)
 
     def _new(self, phase: int, name: str, arrangement: Arrangement, what: str) -> Stored:
         stored = Stored(name, self.b.allocate(what, arrangement.vectors(self.sizes)), arrangement)
@@ -181,7 +181,7 @@ class Emitter:
         if step.is_final:
             final = self._final(step.tensor)
             for sizes, part, place in self._in_blocks(source, final):
-                rearrange(self.b, sizes, part, replace(final.stored, place=place))
+                rearrange(self.b, sizes, part, final.stored._replace(place=place))
             self._copies[step.phase, step.tensor].append(final.stored)
             return
         target = self._new(step.phase, step.tensor, step.target, f"{step.tensor}, permuted")
@@ -207,16 +207,16 @@ class Emitter:
         a = self._find(phase, *step.a)
         if step.loaded is not None:
             place = self._in_operand_buffer(phase, name, step.loaded, step.offset)
-            parts = self._passes(a, replace(place, arrangement=step.result))
+            parts = self._passes(a, place._replace(arrangement=step.result))
         else:
             if step.is_final:
                 final = self._final(name)
-                c = replace(final.stored, arrangement=step.result)
+                c = final.stored._replace(arrangement=step.result)
                 self._copies[phase, name].append(c)
             else:
                 c, final = self._new(phase, name, step.result, name), None
             blocks = self._in_blocks(a, final or Final(c))
-            parts = ((sizes, source, replace(c, place=place)) for sizes, source, place in blocks)
+            parts = ((sizes, source, c._replace(place=place)) for sizes, source, place in blocks)
         fields = {"addend": step.addend and self._find(phase, *step.addend), "flags": step.flags}
         fields["bias"] = self._bias if step.has_bias else None
         engine, text = self.layer.engines[phase], text_of(step.product)
@@ -233,8 +233,8 @@ class Emitter:
             # Rows are the outermost index of the source, so its other strides do not depend on their number.
             yield (
                 sizes,
-                replace(source, place=source.place.offset_by(ROWS * n * step)),
-                replace(place, place=place.place.offset_by(n * vectors)),
+                source._replace(place=source.place.offset_by(ROWS * n * step)),
+                place._replace(place=place.place.offset_by(n * vectors)),
             )
 
     def _in_blocks(self, source: Stored, final: Final) -> Iterator[tuple[Sizes, Stored, At]]:
@@ -242,7 +242,7 @@ class Emitter:
         for bound, first, place in final.blocks or [(None, 0, final.stored.place)]:
             step = first and first * source.strides(self.sizes)["t"]
             sizes = self.sizes if bound is None else Sizes(self.sizes, {"t": bound})
-            yield sizes, replace(source, place=source.place.offset_by(step)), place
+            yield sizes, source._replace(place=source.place.offset_by(step)), place
 
     def _add(self, step: Add) -> None:
         term, final = self._find(step.phase, step.tensor, step.source), self._final(step.tensor).stored
@@ -257,7 +257,7 @@ class Emitter:
         vectors = step.source.vectors(self.sizes)
         if name not in self.sums:
             place = self.b.allocate(f"sum of {name} of {self.layer.name}", vectors, is_persistent=True)
-            self.sums[name] = replace(gradient, place=place)
+            self.sums[name] = gradient._replace(place=place)
         place, terms = self.sums[name].place.part(w=1), gradient.place.part(w=1)
         self.b.vector(M.ADD, f"sum of {name}", [Level("w", vectors)], place, terms, r0=place, flags=M.CHECK)
 

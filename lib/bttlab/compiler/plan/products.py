@@ -11,7 +11,7 @@ several instructions.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bttlab.compiler.builder import ROWS, Builder, padded, row_passes
 from bttlab.compiler.instruction import At, Level, max_of
@@ -67,7 +67,7 @@ def _expand(p: EngineProduct) -> None:
         if passes:  # each pass adds to the result of the one before
             strides = result.strides | ({row: c.arrangement.strides(sizes)[c.rows]} if c.rows else {})
             span = 1 + sum((max_of(loop.active_bound) - 1) * strides.get(loop.name, 0) for loop in levels)
-            left = replace(b.allocate(f"{p.what}, a pass", span), strides=strides)
+            left = b.allocate(f"{p.what}, a pass", span)._replace(strides=strides)
         for n, count in passes:
             places = at["buffer"].offset_by(n * block), at["scalars"].offset_by(n)
             b.expand(p.engine, p.what, levels, *places, left, addend=before, count=count)

@@ -6,6 +6,7 @@ makes no more requests. If one instruction reads vectors at least as slowly, and
 them, it is *chained* to it: it waits until LATENCY cycles after the other's begin.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from bttlab.compiler.machine import M
 
 END, CHAIN, DRAIN = 1, 2, 4  # kinds of wait, combined by bitwise or
 Waits = list[dict[int, int]]  # for each instruction: the kinds of wait, by the number of the instruction waited for
-Ports = list[tuple[Memory, bool]]
+Ports = tuple[int, ...]  # the numbers of the ports that an instruction uses
 PART = 9  # accesses are listed by parts of 2^PART vectors of a memory: few are in the same part
 
 
@@ -39,10 +40,16 @@ class _Shape(NamedTuple):
 Located = tuple[Memory, bool, int, int, int, _Shape]  # memory, whether it writes, interval, base, shape
 
 
-def ports_of(instruction: Instruction) -> Ports:
-    """Return the shared ports that an instruction uses, as (memory, whether it is the store port)."""
-    operands = instruction.operands
-    return sorted({(operands[number].memory, writes) for number, writes in instruction.accessed()})
+def ports_of(instructions: Iterable[Instruction]) -> list[Ports]:
+    """Return the shared ports that each instruction uses: a memory's load port, and its store port.
+
+    They have numbers in the order of their first use: the scheduler looks them up often.
+    """
+    numbers: dict[tuple[Memory, bool], int] = {}
+    return [
+        tuple({numbers.setdefault((of.operands[n].memory, writes), len(numbers)) for n, writes in of.accessed()})
+        for of in instructions
+    ]
 
 
 def data_waits(instructions: Sequence[Instruction], offset_span: tuple[int, ...]) -> Waits:
@@ -199,17 +206,17 @@ def set_waits(
     `ports`: of each instruction (`ports_of`), if they are known.
     """
     order = range(len(instructions)) if order is None else order
-    ports = list(map(ports_of, instructions)) if ports is None else ports
+    ports = ports_of(instructions) if ports is None else ports
     waits = _with_sums(instructions, known, order)
     place = [0] * len(instructions)  # position of each in its unit's sequence, from 1
     counts = [0] * M.UNITS
-    users: dict[tuple[Memory, bool], dict[int, int]] = {}  # of each port, by unit: the last instruction's place
+    users: dict[int, dict[int, int]] = defaultdict(dict)  # of each port, by unit: the last instruction's place
     for i in order:
         instruction = instructions[i]
         unit = instruction.unit
         counts[unit] += 1
         place[i] = counts[unit]
-        end, begin, drain = ([0] * M.UNITS for _ in range(3))
+        end, begin, drain = [0] * M.UNITS, [0] * M.UNITS, [0] * M.UNITS
         for j, until in waits[i].items():
             awaited = instructions[j].unit
             last = place[j]
@@ -222,12 +229,11 @@ def set_waits(
             if until & END and last > end[awaited]:
                 end[awaited] = last
         for port in ports[i]:
-            if port not in users:
-                users[port] = {}
-            for awaited, last in users[port].items():
+            of_port = users[port]
+            for awaited, last in of_port.items():
                 if last > end[awaited]:
                     end[awaited] = last
-            users[port][unit] = place[i]
+            of_port[unit] = place[i]
         end[unit] = 0  # a unit takes its instructions in order
         instruction.after_end, instruction.after_begin, instruction.after_drain = end, begin, drain
 

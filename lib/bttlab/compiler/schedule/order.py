@@ -128,7 +128,8 @@ class _Section:
         urgency = [0.0] * len(self.steps)
         for i in reversed(range(len(urgency))):
             weight = engine_weight if self.instructions[i].unit <= M.ENGINE_1 else 1
-            urgency[i] = weight * self.steps[i] + max((lag + urgency[j] for j, lag in self.followers[i]), default=0)
+            after = [lag + urgency[j] for j, lag in self.followers[i]]
+            urgency[i] = weight * self.steps[i] + (max(after) if after else 0)
         return urgency
 
 
@@ -255,7 +256,7 @@ def bound(sections: Sequence[Sequence[Instruction]], offset_span: tuple[int, ...
     Buffers need no banks yet; arguments are those of `OrderSearch`.
     """
     instructions = [instruction for section in sections for instruction in section]
-    waits, ports = data_waits(instructions, offset_span), list(map(ports_of, instructions))
+    waits, ports = data_waits(instructions, offset_span), ports_of(instructions)
     return sum(section.least for section in _sections(sections, waits, ports, tokens))
 
 
@@ -272,7 +273,7 @@ class OrderSearch:
     def __init__(self, sections: Sequence[Sequence[Instruction]], offset_span: tuple[int, ...], tokens: int):
         self._instructions = [instruction for section in sections for instruction in section]
         self._waits = data_waits(self._instructions, offset_span)
-        self._ports = list(map(ports_of, self._instructions))
+        self._ports = ports_of(self._instructions)
         self._searches = [_SectionSearch(of) for of in _sections(sections, self._waits, self._ports, tokens)]
         self._ordered: tuple[list[_Schedule], list[list[Instruction]]] | None = None  # of the last call
 
