@@ -147,6 +147,11 @@ class Demand:
                 self.banks[buffer.number], self.spans[buffer.number] = buffer.allowed_banks(transferred), (0, 0)
         self.buffers = [buffer for buffer in buffers if buffer.number in self.banks]
         self.order = sorted(self.buffers, key=self._key)  # of placement
+        # The instructions between which each has its vectors.
+        self.span = {
+            buffer: (0, self.last) if buffer.is_parameter or buffer.is_persistent else self.spans[buffer.number]
+            for buffer in self.buffers
+        }
         names = (name for buffer in self.buffers if buffer.is_in_bank for name in buffer.memories)
         self.index = {name: row for row, name in enumerate(names)}
         # Estimated times at which instructions begin and end, as if BUSY_UNITS units worked at all times.
@@ -186,9 +191,6 @@ class Demand:
             return 0, banks, -buffer.vectors
         is_kept = buffer.is_persistent or end - begin > self.last // 4
         return (1, banks, begin) if is_kept else (2, banks > 1, begin)
-
-    def span(self, buffer: Buffer) -> tuple[int, int]:
-        return (0, self.last) if buffer.is_parameter or buffer.is_persistent else self.spans[buffer.number]
 
     def contention(self, window: int) -> np.ndarray:
         """Return the cost, in cycles, of two memories in one bank: different units use them at about the same time.
@@ -285,7 +287,7 @@ class Assignment:
             bank, base = self.placed.pop(buffer)
             self.names_in[bank].discard(buffer.memory)
             self._costs[bank] -= self._contention[demand.index[buffer.memory]]
-            self.spaces[bank].release((*demand.span(buffer), base, base + buffer.vectors))
+            self.spaces[bank].release((*demand.span[buffer], base, base + buffer.vectors))
             self._place(buffer)
         for buffer, place in self.placed.items():
             buffer.bank, buffer.base = place
@@ -331,11 +333,11 @@ class Assignment:
             self.names_in[at].add(name)
             if self._is_balanced and name in self.demand.index:
                 self._costs[at] += self._contention[self.demand.index[name]]
-            self.spaces[at].take((*self.demand.span(buffer), base, base + buffer.vectors))
+            self.spaces[at].take((*self.demand.span[buffer], base, base + buffer.vectors))
 
     def _free(self, buffer: Buffer, bank: int) -> tuple[int, int] | None:
         demand = self.demand
-        return self.spaces[bank].place(buffer.vectors, *demand.span(buffer), buffer.number in demand.streamed)
+        return self.spaces[bank].place(buffer.vectors, *demand.span[buffer], buffer.number in demand.streamed)
 
     def _place(self, buffer: Buffer) -> bool:
         demand, names_in, choices, costs = self.demand, self.names_in, [], {}
@@ -351,7 +353,7 @@ class Assignment:
             else:
                 choices.append((cost, bank))
         choices.sort()
-        span, behind = demand.span(buffer), buffer.number in demand.streamed
+        span, behind = demand.span[buffer], buffer.number in demand.streamed
         best = (math.inf, 0, 0)
         for cost, bank in choices:  # the cheapest bank first: the space in it can only add to the cost
             if cost > best[0]:

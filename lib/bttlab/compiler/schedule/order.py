@@ -113,6 +113,7 @@ class _Section:
         for i, followers in enumerate(self.followers):
             for j, lag in followers:
                 self.waited[j].append((i, lag))
+        self.waited_counts, self.follower_counts = list(map(len, self.waited)), list(map(len, self.followers))
 
     @cached_property
     def least(self) -> float:
@@ -144,7 +145,7 @@ class _Schedule:
         self._taken: list[Intervals] = [([-1], [0]) for _ in range(section.resources)]
         self._sums: list[list[Intervals]] = [[([-1], [0]) for _ in range(2)] for _ in range(M.ENGINES)]
         # Start with instructions that wait for nothing.
-        left = [len(waited) for waited in section.waited]  # unscheduled instructions that each one waits for
+        left = section.waited_counts.copy()  # unscheduled instructions that each one waits for
         urgent = [-of for of in urgency]
         ready = [(urgent[i], i) for i, waits in enumerate(left) if not waits]
         heapify(ready)
@@ -168,7 +169,7 @@ class _Schedule:
                     if not left[j]:
                         heappush(ready, (urgent[j], j))
 
-    @property
+    @cached_property
     def length(self) -> int:
         return max(self.ends, default=0)
 
@@ -210,7 +211,7 @@ class _Schedule:
         2005).
         """
         section, ends, steps = self.section, self.ends, self.section.steps
-        left = [len(followers) for followers in section.followers]  # unplaced instructions that wait for each one
+        left = section.follower_counts.copy()  # unplaced instructions that wait for each one
         before, begin = [0] * len(ends), [0.0] * len(ends)
         taken: list[Intervals] = [([-1], [0]) for _ in range(section.resources)]
         ready = [(-ends[i], i) for i, waits in enumerate(left) if not waits]
