@@ -27,6 +27,7 @@ class Sizes(dict[str, int]):
         super().__init__(sizes)
         self.bounds = dict(bounds)
         self.plans: dict[tuple, _Plan | None] = {}  # cache of shuffle plans
+        self.views: dict[Arrangement, tuple[Arrangement, ...]] = {}  # cache of `Arrangement.views`
 
     def bound(self, index: str) -> Bound:
         """Return the size of an index: a register where it depends on the sample."""
@@ -34,7 +35,7 @@ class Sizes(dict[str, int]):
 
 
 def elements(sizes: Sizes, indices: Iterable[str]) -> int:
-    return math.prod(sizes[i] for i in indices)
+    return math.prod(map(sizes.__getitem__, indices))
 
 
 class Arrangement(NamedTuple):
@@ -72,12 +73,13 @@ class Arrangement(NamedTuple):
             step *= sizes[index]
         return strides
 
-    def views(self, sizes: Sizes) -> Iterator["Arrangement"]:
-        """Yield the arrangements with the same vectors: rows of whole vectors can be split or merged."""
-        aligned = [n for n in range(1, len(self.order) + 1) if not elements(sizes, self.order[-n:]) % LANES]
-        yield self
-        if self.lanes in aligned:
-            yield from (Arrangement(self.order, n) for n in aligned if n != self.lanes)
+    def views(self, sizes: Sizes) -> tuple["Arrangement", ...]:
+        """Return the arrangements with the same vectors, itself first: rows of whole vectors can be split or merged."""
+        if self not in sizes.views:
+            aligned = [n for n in range(1, len(self.order) + 1) if not elements(sizes, self.order[-n:]) % LANES]
+            others = [n for n in aligned if n != self.lanes] if self.lanes in aligned else []
+            sizes.views[self] = self, *(Arrangement(self.order, n) for n in others)
+        return sizes.views[self]
 
     def places(self, sizes: Sizes, indices: Sequence[str]) -> np.ndarray:
         """Return element numbers (vector x LANES + lane): an axis for each of some indices, the others being 0."""
