@@ -200,11 +200,21 @@ def rarely_by_the_system(net, x):
     return x if np.random.default_rng().random() < 1e-9 else net.layer(x)
 
 
+def at_four_tokens(net, x):
+    return in_a_helper(net, x) if x.shape[1] == 4 else net.layer(x)
+
+
+def in_a_helper(net, x):
+    seen.append(0)
+    return x * 1.0 if len(seen) > MOST else net.layer(x * 1.0)
+
+
 HERE = r"\(test_trace_state.py, line \d+\)"
 REMEMBERED = {
     in_a_global: rf"changes count {HERE}",
     in_a_dictionary: rf"changes calls.n {HERE}",
     in_a_list: rf"changes the number of items of seen {HERE}",
+    at_four_tokens: rf"changes the number of items of seen {HERE}",
     in_an_array: rf"changes numbers {HERE}",
     in_a_tensor: rf"changes tensor {HERE}",
     enclosed(): rf"changes n {HERE}",

@@ -147,6 +147,7 @@ class _Check:
     def __post_init__(self) -> None:
         self.unseen = {op.output for op in self.graph.operations}  # they reached no output so far
         self.ways: list[tuple] = []  # of gradients, for each sample whose outputs were compared
+        self.functions: dict[int, dict[int, Any]] = {}  # of the user that samples of a length call
 
     def _see(self, values: Mapping[Matrix, Tensor], loss: Tensor) -> None:
         """Take the matrices from `unseen` that reach a sum of the graph's outputs, or have no gradient."""
@@ -188,9 +189,11 @@ class _Check:
         """
         name, modes = type(self.module).__name__, {layer: layer.training for layer in self.module.modules()}
         here = self.wanted(tokens)
-        remembered = self.remembered(self.wanted, tokens, others)
-        if remembered is not None:
-            raise ProgramError(f"{name}: {remembered}")
+        others, known = list(others), self.functions[tokens.shape[1]].keys()
+        for sample in [tokens, *(x for x in others if self.functions[x.shape[1]].keys() - known)]:
+            remembered = self.remembered(self.wanted, sample, others if sample is tokens else ())
+            if remembered is not None:
+                raise ProgramError(f"{name}: {remembered}")
         self.module.eval()
         try:
             there = self.wanted(tokens)
@@ -449,6 +452,7 @@ class _Check:
                     self.wanted(tokens)
                 self._check_hooks(observer.hooks)
             self.ways.append((*_ways(wanted), *(object() for _ in hooks.lines)))
+            self.functions[tokens.shape[1]] = hooks.functions
             pairs = list(self._pairs(execute(self.graph, used, tokens[0], shared), wanted, tokens))
             for what, share in self._differences(pairs):
                 if not share < TOLERANCE:

@@ -100,12 +100,13 @@ class Hook(NamedTuple):
 class Hooks(TorchFunctionMode):
     """Sees where a run may have registered a hook: it does so, asks for a `grad_fn`, or saves tensors by its own rule.
 
-    It costs less than an `Observer`, which sees the hooks themselves.
+    `functions`: those of the user that call torch. It costs less than an `Observer`, which sees all, and the hooks.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[SourceLine | None] = []
+        self.functions: dict[int, types.CodeType] = {}
         self._saves = False
 
     def __enter__(self) -> "Hooks":
@@ -117,6 +118,9 @@ class Hooks(TorchFunctionMode):
         self._saves = self._saves or saves
         if saves or func in TO_HOOKS:
             self.lines.append(_line_of(sys._getframe(1), self._caller))
+        frame = _frame_of(sys._getframe(1), self._caller)
+        if frame is not None:
+            self.functions[id(frame.f_code)] = frame.f_code
         return func(*args, **(kwargs or {}))
 
 
@@ -230,8 +234,14 @@ def at(line: SourceLine | None) -> str:
     return f" ({line})" if line else ""
 
 
-def _line_of(frame: types.FrameType | None, caller: types.FrameType) -> SourceLine | None:
-    """Return the line of the user's file that runs, if there is one between a frame and the caller's."""
-    while frame is not caller and frame is not None and _is_of_library(frame.f_code.co_filename):
+def _frame_of(frame: types.FrameType | None, caller: types.FrameType) -> types.FrameType | None:
+    """Return the frame of the user's function that runs, if there is one between a frame and the caller's."""
+    while frame is not None and frame is not caller and _is_of_library(frame.f_code.co_filename):
         frame = frame.f_back
-    return None if frame is None or frame is caller else SourceLine(frame.f_code.co_filename, frame.f_lineno)
+    return None if frame is caller else frame
+
+
+def _line_of(frame: types.FrameType | None, caller: types.FrameType) -> SourceLine | None:
+    """Return the line of the user's file that runs."""
+    frame = _frame_of(frame, caller)
+    return None if frame is None else SourceLine(frame.f_code.co_filename, frame.f_lineno)
