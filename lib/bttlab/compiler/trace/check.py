@@ -52,6 +52,10 @@ LARGE = 30.0  # an input of attention above this, and above the module's own, is
 # A difference counts if it is this many times that of parameters which are off by `ROUNDING`: deep modules are chaotic.
 CHAOS, ROUNDING = 10.0, 1e-8
 
+# A module may make its constants in float32, off by this part of their values, or of 1. Where this changes outputs or
+# gradients by more than `TOLERANCE`, the module has to agree to `TOLERANCE` with parameters times one of these factors.
+CONSTANTS, DAMPED = 1e-7, (0.5, 0.25, 0.125, 0.0625)
+
 _one_at_a_time = threading.RLock()
 
 
@@ -82,17 +86,15 @@ def check(graph: Graph, outputs: list[Matrix], module: nn.Module, ids: Sequence[
             return torch.tensor(ids)[torch.randint(len(ids), (1, length), generator=generator)].to(device)
 
         samples = [sample_of(length) for length in lengths]
-        if check.gradients(check.losses(samples)) is not None:
-            for tokens in samples:  # which length it is
-                key, share = check.gradients(check.losses([tokens])) or (None, 0.0)
-                if key is not None:
-                    check.refuse(f"the gradient of {key}", share, tokens)
-            check.refuse("a gradient", math.inf, samples[0])
+        if not check.agrees(samples):
+            check.tolerance = check.measured(samples)
+            if check.tolerance == TOLERANCE or not check.agrees(samples):
+                check.refuse_one(samples)
         for length in range(2, min(most, M.SEQUENCE)):  # one by one, so that no more than one is in memory
             if length not in lengths:
                 tokens, before = sample_of(length), set(check.ways)
-                losses = check.losses([tokens])
-                found = check.gradients(losses) if check.ways[-1] not in before else None
+                losses = check.losses(tokens)
+                found = check.gradients(losses, check.tolerance) if check.ways[-1] not in before else None
                 if found is not None:
                     check.refuse(f"the gradient of {found[0]}", found[1], tokens)
         check.evaluation(samples[0], map(sample_of, range(2, min(most, M.SEQUENCE))))
@@ -148,6 +150,7 @@ class _Check:
         self.unseen = {op.output for op in self.graph.operations}  # they reached no output so far
         self.ways: list[tuple] = []  # of gradients, for each sample whose outputs were compared
         self.functions: dict[int, dict[int, Any]] = {}  # of the user that samples of a length call
+        self.tolerance = TOLERANCE  # for the parameters as they are
 
     def _see(self, values: Mapping[Matrix, Tensor], loss: Tensor) -> None:
         """Take the matrices from `unseen` that reach a sum of the graph's outputs, or have no gradient."""
@@ -259,7 +262,7 @@ class _Check:
         computed = self._executed(tokens)
         watch = Watch(self.module, run.log, computed, computed)
         wanted = self.wanted(tokens, watch.watching(tokens))
-        self._check_inside(watch, INSIDE, tokens)
+        self._check_inside(watch, max(INSIDE, self.tolerance), tokens)
         self._see(computed, self._losses(list(self._pairs(computed, wanted, tokens)), tokens)[1])
         if not watch.is_whole:  # other calls than in the run that was recorded, such as of a module that keeps results
             return
@@ -374,8 +377,8 @@ class _Check:
                 self._see(values, losses[1])
                 of_gradient = self.gradients(losses, tolerance, is_far=True)
                 found = of_gradient and (f"the gradient of {of_gradient[0]}", of_gradient[1])
-            what = found[0] if found and found[1] > CHAOS * self._change(tokens) else None
-            if what is not None:
+            what = found[0] if found else None
+            if found and found[1] > CHAOS * max(self._change(tokens), self._change_by_constants([tokens])):
                 name = type(self.module).__name__
                 where = f"{name}: {what} differs from what was traced where {min(names)} is {factor:.0e} times as large"
                 near = "forward has a limit, another function, or a hook on gradients, for values of this size"
@@ -423,11 +426,11 @@ class _Check:
                     parameter.data = data * (1 + change * noise.to(data))
                 wanted = self.wanted(tokens)
                 loss = self._losses([(theirs, theirs) for theirs in wanted], tokens)[0]
-                found.append([y.detach() for y in wanted] + [g for g in self._gradients_of(loss) if g is not None])
+                found.append(([y.detach() for y in wanted], self._gradients_of(loss)))
         finally:
             for parameter, data in zip(self.parameters.values(), before, strict=True):
                 parameter.data = data
-        return max(filter(math.isfinite, (_difference(b, a, 0.0) for a, b in zip(*found, strict=True))), default=0.0)
+        return _change_of(*found)
 
     def _losses(self, pairs: Sequence[tuple[Tensor, Tensor]], tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return a weighted sum of the outputs of the module and of the graph."""
@@ -441,24 +444,82 @@ class _Check:
             ]
         return totals[0], totals[1]
 
-    def losses(self, samples: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Compare outputs, and return a weighted sum of them of the module and of the graph."""
-        totals, used, shared = [0.0, 0.0], self._used(), {}
+    def _compared(
+        self, tokens: Tensor, used: Mapping[str, Tensor], shared: dict[str, Any]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return each output of the graph and of the module; note by which functions they have gradients."""
+        hooks = Hooks()
+        wanted = self.wanted(tokens, hooks)
+        if hooks.lines:
+            with Observer() as observer:
+                self.wanted(tokens)
+            self._check_hooks(observer.hooks)
+        self.ways.append((*_ways(wanted), *(object() for _ in hooks.lines)))
+        self.functions[tokens.shape[1]] = hooks.functions
+        return list(self._pairs(execute(self.graph, used, tokens[0], shared), wanted, tokens))
+
+    def agrees(self, samples: Sequence[Tensor]) -> bool:
+        """Return whether outputs and gradients of the module and of the graph agree to the tolerance."""
+        used, shared, totals = self._used(), {}, [0.0, 0.0]
         for tokens in samples:
-            hooks = Hooks()
-            wanted = self.wanted(tokens, hooks)
-            if hooks.lines:
-                with Observer() as observer:
-                    self.wanted(tokens)
-                self._check_hooks(observer.hooks)
-            self.ways.append((*_ways(wanted), *(object() for _ in hooks.lines)))
-            self.functions[tokens.shape[1]] = hooks.functions
-            pairs = list(self._pairs(execute(self.graph, used, tokens[0], shared), wanted, tokens))
-            for what, share in self._differences(pairs):
-                if not share < TOLERANCE:
-                    self.refuse(what, share, tokens)
+            pairs = self._compared(tokens, used, shared)
+            if not all(share < self.tolerance for _, share in self._differences(pairs)):
+                return False
             totals = [total + loss for total, loss in zip(totals, self._losses(pairs, tokens), strict=True)]
-        return totals[0], totals[1]
+        return self.gradients(totals, self.tolerance) is None
+
+    def refuse_one(self, samples: Sequence[Tensor]) -> NoReturn:
+        """Refuse the first sample of which outputs differ, or else gradients."""
+        for tokens, losses in zip(samples, list(map(self.losses, samples)), strict=True):
+            key, share = self.gradients(losses, self.tolerance) or (None, 0.0)
+            if key is not None:
+                self.refuse(f"the gradient of {key}", share, tokens)
+        self.refuse("a gradient", math.inf, samples[0])
+
+    def measured(self, samples: Sequence[Tensor]) -> float:
+        """Return the tolerance for parameters of which constants' rounding changes outputs or gradients the most.
+
+        It is `TOLERANCE` unless the module agrees to that with smaller parameters, with which rounding changes less.
+        """
+        tolerance = min(CHAOS * self._change_by_constants(samples), LOOSE)
+        if tolerance <= TOLERANCE:
+            return TOLERANCE
+        parameters = [p for name, p in self.parameters.items() if name not in self.graph.folded]
+        before = [parameter.data for parameter in parameters]
+        try:
+            for factor in DAMPED:
+                for parameter, data in zip(parameters, before, strict=True):
+                    parameter.data = factor * data
+                if CHAOS * self._change_by_constants(samples) <= TOLERANCE:
+                    return tolerance if self.agrees(samples) else TOLERANCE
+        finally:
+            for parameter, data in zip(parameters, before, strict=True):
+                parameter.data = data
+        return TOLERANCE
+
+    def _change_by_constants(self, samples: Sequence[Tensor]) -> float:
+        """Return by which part outputs or gradients of the graph change with constants that are off by rounding."""
+        generator, found, used = torch.Generator().manual_seed(0), [], self._used()
+        for change in (0.0, CONSTANTS):
+            named = dict(used)
+            for name, value in self.graph.constants.items():
+                constant = torch.from_numpy(value).double()
+                noise = torch.randn(constant.shape, generator=generator, dtype=torch.float64)
+                size = constant.abs().clamp(min=min(_largest(constant), 1.0))  # a mask has 0 beside -2^60
+                named[name] = (constant + change * size * noise).to(next(iter(used.values())).device)
+            values = [execute(self.graph, named, tokens[0]) for tokens in samples]
+            pairs = [[(y, y) for y, _ in self._pairs(v, self.outputs, t)] for v, t in zip(values, samples, strict=True)]
+            loss = sum(self._losses(pair, tokens)[0] for pair, tokens in zip(pairs, samples, strict=True))
+            found.append(([y.detach() for pair in pairs for y, _ in pair], self._gradients_of(loss)))
+        return _change_of(*found)
+
+    def losses(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Compare outputs, and return a weighted sum of them of the module and of the graph."""
+        pairs = self._compared(tokens, self._used(), {})
+        for what, share in self._differences(pairs):
+            if not share < self.tolerance:
+                self.refuse(what, share, tokens)
+        return self._losses(pairs, tokens)
 
     def gradients(
         self, losses: Sequence[Tensor], tolerance: float = TOLERANCE, is_far: bool = False
@@ -540,6 +601,15 @@ def _difference(ours: Tensor, theirs: Tensor, largest: float) -> float:
         return 0.0
     difference = float((ours - theirs).detach().abs().max())
     return difference / (float(theirs.detach().abs().max()) + NOTHING / TOLERANCE * largest + 1e-300)
+
+
+def _change_of(before: tuple[Sequence[Tensor], Sequence], after: tuple[Sequence[Tensor], Sequence]) -> float:
+    """Return the largest difference of outputs or of gradients, as a part of the largest value; of finite ones."""
+    outputs, gradients = (list(zip(*pair, strict=True)) for pair in zip(before, after, strict=True))
+    gradients = [(a, b) for a, b in gradients if a is not None and b is not None]
+    largest = max((_largest(a) for a, _ in gradients), default=0.0)  # beside it, others are rounding of 0
+    changes = [_difference(b, a, 0.0) for a, b in outputs] + [_difference(b, a, largest) for a, b in gradients]
+    return max(filter(math.isfinite, changes), default=0.0)
 
 
 @contextmanager
