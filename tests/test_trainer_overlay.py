@@ -75,6 +75,37 @@ def test_a_fresh_card_asks_for_a_program_and_then_for_parameters(samples):
         fresh.train(samples[:1], SGD, 1e-3)
 
 
+def test_a_trainer_says_that_another_one_has_replaced_its_parameters(samples):
+    """Not even the same model's program on the chip makes them its own."""
+    card = EmulatedU50()
+    expected = [_trained(open_trainer(MODEL, EmulatedU50()), seed, samples) for seed in (0, 1)]
+    first, second = (open_trainer(MODEL, card) for _ in range(2))
+    for work in (
+        lambda: first.load_parameters(initial_parameters(MODEL, 0)),
+        lambda: first.train(samples[:4], SGD, 1e-2),
+        lambda: first.predict(samples[:4]),
+        first.store_parameters,
+        lambda: first.start(samples[:4], SGD, 1e-2).wait(),
+    ):
+        _trained(first, 0, samples)
+        assert first.has_program_for(MODEL)
+        assert (_trained(second, 1, samples) == expected[1]).all()
+        with pytest.raises(StateError, match=f"another trainer has replaced .* on {card.name}: call load_program and"):
+            work()
+        assert not first.has_program_for(MODEL)
+    assert (_trained(first, 0, samples) == expected[0]).all()
+    load_overlay("trainer", card)
+    with pytest.raises(StateError, match="no program any more, since its overlay was loaded again: call load_program"):
+        first.train(samples[:4], SGD, 1e-2)
+    assert (_trained(first, 0, samples) == expected[0]).all()
+
+
+def _trained(trainer, seed, samples):
+    trainer.load_program(MODEL)
+    trainer.load_parameters(initial_parameters(MODEL, seed))
+    return trainer.train(samples[:4], SGD, 1e-2)
+
+
 def test_an_overlay_of_other_widths_is_refused(monkeypatch):
     real = TrainerDriver._run
 

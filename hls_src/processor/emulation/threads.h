@@ -173,7 +173,7 @@ static_assert(PROGRAM_DEPTH % 64 == 0, "a word has 64 bits");
 // ---- the plan --------------------------------------------------------------------------------------------------------
 
 // Clock ticks until the other thread knows that an instruction is executed, and has its results.
-constexpr long long NEWS = 400;
+constexpr long long NEWS = 1200;
 constexpr long long LINE_TICKS = 1;  // to get a line from the other thread's cache
 // An instruction that gets a line less goes before one whose path to the end is longer by so many ticks at most.
 constexpr long long LINE_WORTH = 24;

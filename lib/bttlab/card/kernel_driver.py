@@ -1,6 +1,7 @@
 """Calls of the training processor's kernel: its buffers in HBM, its commands and its results."""
 
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,11 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import Program
 from bttlab.model import Optimizer
+from bttlab.model.trainer import StateError
 from bttlab.util.signals import DeferredSignals
+
+# By card, unless it is shared: the driver whose program and parameters are on the chip.
+_drivers: "weakref.WeakKeyDictionary[Any, weakref.ref[KernelDriver]]" = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,12 @@ class KernelDriver(DefaultIP):
             publish()
         else:
             self._share.run(self._description, lambda is_current: (is_current or self._restore(), work()), publish)
+
+    @property
+    def _has_chip(self) -> bool:
+        """False if another driver of this process has loaded a program since this one did."""
+        driver = _drivers.get(self.device)
+        return self._share is not None or (driver is not None and driver() is self)
 
     @property
     def memory_banks(self) -> dict[str, tuple[str, Any]]:
@@ -170,6 +181,13 @@ class KernelDriver(DefaultIP):
         buffers = (self._records, self._results, memory, self._image)
         if self._share is not None:
             self._share.check()
+        elif command == M.LOAD_PROGRAM:
+            _drivers[self.device] = weakref.ref(self)
+        elif command != M.DESCRIBE and not self._has_chip:
+            raise StateError(
+                f"another trainer has replaced the program and parameters on {self.device.name}: call load_program and "
+                "load_parameters again, or give each trainer a card of its own"
+            )
         arguments = (command, samples, *optimizer_arguments(optimizer or Optimizer("sgd")), *buffers)
         if isinstance(self.device, EmulatedU50):
             with DeferredSignals(), self.device.waited_for():

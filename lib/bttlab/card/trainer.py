@@ -107,7 +107,7 @@ class TrainerDriver(KernelDriver):
     def has_program_for(self, config: ModelConfig, optimizer: Optimizer | None = None) -> bool:
         """Return True if the card has the program that `load_program` would load."""
         wanted = compile(config, Options(optimizer=optimizer))
-        return self._chip.program is not None and self.program.sha256 == wanted.sha256
+        return self._chip.program is not None and self._has_chip and self.program.sha256 == wanted.sha256
 
     def runs(self, config: ModelConfig, optimizer: Optimizer | None = None) -> bool:
         """Return the same as `has_program_for`, by its name before version 0.2."""
@@ -407,6 +407,11 @@ class TrainerDriver(KernelDriver):
         if status.endswith("_NOT_FINITE"):
             fault = status.removesuffix("_NOT_FINITE").lower()
             raise NumericalFault(fault, sample, results["loss"][:sample].copy(), float(rates[sample]))
+        if status == "NO_PROGRAM":
+            raise StateError(
+                f"{self.device.name} has no program any more, since its overlay was loaded again: call load_program "
+                "and load_parameters again"
+            )
         raise OverlayError(  # the host's samples are valid: `train` and `predict` check them
             f"the kernel found {status} in sample {sample}, which is valid in host memory: its record did not reach "
             "the card; is a sync_to_device missing? That sample did not change the parameters"
