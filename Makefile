@@ -153,7 +153,7 @@ test-kernels: environment
 # What must hold with each Python: all modules import, the doctor is content, training gives the same bits, a notebook runs.
 # The last three were wrong with one of them alone.
 quick: environment
-	$(BIN)/pytest -n 0 -m every_python $(addprefix tests/test_,any_python.py notebooks.py sweep.py emulated_card.py emulated_memory.py pyxrt.py card_faults.py bringup.py receipts.py)
+	$(BIN)/pytest -n 0 -m every_python $(addprefix tests/test_,any_python.py notebooks.py sweep.py emulated_card.py emulated_memory.py pyxrt.py card_faults.py bringup.py receipts.py trace_state.py)
 
 notebooks: environment
 	$(BIN)/pytest -n 0 -m long tests/test_notebooks.py

@@ -235,6 +235,7 @@ REMEMBERED = {
 }
 
 
+@pytest.mark.every_python
 @pytest.mark.parametrize("body", REMEMBERED, ids=lambda body: body.__qualname__.split(".")[0])
 def test_what_forward_counts_outside_of_its_module_is_refused_by_name_and_line(monkeypatch, body):
     monkeypatch.setitem(sys.modules, "settings_of_this_test", settings_module)

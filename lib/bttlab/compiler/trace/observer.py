@@ -50,7 +50,7 @@ def reads_of(code: types.CodeType) -> Reads:
     found: defaultdict[str, dict[str, int]] = defaultdict(dict)
     line = code.co_firstlineno
     for instruction in dis.get_instructions(code):
-        line = instruction.starts_line or line
+        line = getattr(instruction, "line_number", instruction.starts_line) or line  # since Python 3.13
         kind = "STORE" if instruction.opname.startswith("STORE_") else instruction.opname
         found[kind].setdefault(instruction.argval, line)
 
