@@ -12,7 +12,9 @@ import warnings
 
 import numpy as np
 import pytest
+import rich
 import torch
+import tqdm
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -355,6 +357,42 @@ HARMLESS = (
 @pytest.mark.parametrize("body", HARMLESS, ids=lambda body: body.__name__)
 def test_what_a_second_call_finds_as_it_was_is_no_memory(fast, body):
     check_gradients(fast, trace(Net(body), LENGTH), (2, 3, LENGTH), 1e-4)
+
+
+def with_a_print(net, x):
+    print("shape", x.shape)
+    list(tqdm.tqdm(range(2), file=sys.stdout))
+    rich.print("shape", x.shape)
+    return net.layer(x)
+
+
+KERNEL = """
+class Stream:
+    def __init__(self):
+        self.events = []
+
+    def write(self, text):
+        self.events.append(text)
+
+    def flush(self):
+        self.events.append("")
+"""
+
+
+def test_what_forward_prints_in_a_notebook_is_no_memory(fast, monkeypatch, tmp_path):
+    """The kernel keeps what is to be sent to the page; a package of the user's that does so is seen."""
+    for package, is_seen in (("ipykernel", False), ("of_the_user", True)):
+        path = tmp_path / "site-packages" / package / "iostream.py"
+        path.parent.mkdir(parents=True)
+        names = {}
+        exec(compile(KERNEL, str(path), "exec"), names)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", names["Stream"]())
+            if is_seen:
+                with pytest.raises(ProgramError, match=r"items of self.events of write .*iostream\.py"):
+                    trace(Net(with_a_print), LENGTH)
+            else:
+                check_gradients(fast, trace(Net(with_a_print), LENGTH), (2, 3, LENGTH), 1e-4)
 
 
 def test_a_module_is_traced_without_a_gradient_around_but_not_in_inference_mode():

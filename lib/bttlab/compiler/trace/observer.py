@@ -32,6 +32,8 @@ TO_HOOKS = frozenset((Tensor.register_hook, Tensor.register_post_accumulate_grad
 MOST_ENTRIES = 64  # of one function whose arguments and enclosing variables are compared
 STANDARD = sysconfig.get_paths()["stdlib"]
 NUMPY = str(Path(np.__file__).parent)
+# Packages that show what a function prints, as a notebook's kernel does. They count it, and give the function no value.
+SHOWING = frozenset("IPython ipykernel ipywidgets rich tornado tqdm zmq".split())
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,11 @@ def reads_of(code: types.CodeType) -> Reads:
 
 @functools.lru_cache(4096)
 def _is_of_library(path: str) -> bool:
-    """Return whether a file is one of Python, torch, NumPy or of this package."""
-    is_standard = path.startswith(STANDARD) and "-packages" not in path
-    return is_standard or path.startswith((*LIBRARIES, NUMPY, "<frozen"))
+    """Return whether a file is one of Python, torch, NumPy or of this package, or shows what is printed."""
+    _, packages, within = path.rpartition("-packages/")
+    is_standard = path.startswith(STANDARD) and not packages
+    is_known = is_standard or path.startswith((*LIBRARIES, NUMPY, "<frozen"))
+    return is_known or (bool(packages) and within.partition("/")[0] in SHOWING)
 
 
 @dataclass
