@@ -38,6 +38,11 @@ ALWAYS_INLINE Pointer next(Pointer vector, long vectors) {
     return vector;
 }
 
+// Of a tile's scalars, how many are broadcast by the multiplications: as many as need no more loads than multiplications.
+static constexpr int folded_broadcasts(int scalars, int vectors) {
+    return vectors == 1 ? scalars : (scalars * vectors - scalars - vectors) / (vectors - 1);
+}
+
 // EXPAND: result (y, x) = addend (y, x) + sum over r of scalars (y)[r] x buffer (x)[r]. Vectors are contiguous along x and
 // strided along y.
 struct ExpandTile {
@@ -75,10 +80,11 @@ static void expand_tile(const ExpandTile &tile, int times, const Vector *buffer,
             }
             UNROLL
             for (int y = 0; y < Y; y++) {
-                const Lanes scalar = splat<Lanes>(by[y / 3][y % 3 * scalars_y * LANES]);
+                const Element *scalar = by[y / 3] + y % 3 * scalars_y * LANES;
                 UNROLL
                 for (int x = 0; x < X; x++) {
-                    sum[y][x] = sum[y][x] + scalar * (SHARED ? vector[x] : load(row + y * buffer_y));
+                    const Lanes value = SHARED ? vector[x] : load(row + y * buffer_y);
+                    sum[y][x] = sum[y][x] + times_scalar(value, scalar, y < folded_broadcasts(Y, X));
                 }
             }
             UNROLL
@@ -147,9 +153,12 @@ static void accumulate_tile(const AccumulateTile &tile, int times, long stream_s
                 for (int x = 0; x < X; x++) vector[x] = load_once(stream + x * stream_x);
                 UNROLL
                 for (int r = 0; r < R; r++) {
-                    const Lanes scalar = splat<Lanes>(HAS_SCALARS ? scalars[r] : 0.0f);
                     UNROLL
-                    for (int x = 0; x < X; x++) sum[r][x] = sum[r][x] + vector[x] * scalar;
+                    for (int x = 0; x < X; x++) {
+                        const Lanes product = HAS_SCALARS ? times_scalar(vector[x], scalars + r, r < folded_broadcasts(R, X))
+                                                          : vector[x] * splat<Lanes>(0.0f);
+                        sum[r][x] = sum[r][x] + product;
+                    }
                 }
                 stream += stream_step;
                 scalars += scalars_step * LANES;
