@@ -93,7 +93,7 @@ def test_start_has_the_events_of_a_training(tiny_airline, tmp_path):
 
 @pytest.mark.long
 def test_step_has_updates_of_several_samples_and_long_calls(tiny_airline):
-    result = step.measure(str(tiny_airline), encoders=1, samples=8, long_call=16, threads=(1,), rounds=1)
+    result = step.measure(str(tiny_airline), encoders=1, samples=8, repeats=2, long_call=16, threads=(1,), rounds=1)
     rows = check(result, step, rows=10)
     found = {row["contender"]: row["time"]["median"] for row in rows}
     assert {"emulated U50, updates of 8", "PyTorch BTT, updates of 8", "emulated U50, 16 samples a call"} < set(found)

@@ -144,13 +144,13 @@ def test_why_there_are_no_sums(monkeypatch):
 
 @pytest.mark.parametrize(("batch_size", "before"), [(1, 0), (8, 0), (8, 6), (48, 5), (3, 7)])
 def test_chunks_end_with_calls(batch_size, before):
-    parts = list(chunks(2, 203, batch_size, before))
-    assert [i for part in parts for i in range(part.start, part.stop)] == list(range(2, 203))
+    parts = list(chunks(2, 503, batch_size, before))
+    assert [i for part in parts for i in range(part.start, part.stop)] == list(range(2, 503))
     for part in parts[:-1]:
         place = (before + part.stop) % batch_size
         assert place == 0 or place == 32
     sizes = [part.stop - part.start for part in parts]
-    assert max(sizes) <= 32 and (batch_size > 1 or (sizes[0], max(sizes)) == (1, 32)) and list(chunks(3, 3)) == []
+    assert max(sizes) <= 128 and (batch_size > 1 or (sizes[0], max(sizes)) == (1, 128)) and list(chunks(3, 3)) == []
 
 
 def test_few_chunks_are_predicted(monkeypatch):

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from benchmarks.result import Result, Table, describe_runs, time_ratios, time_rows
 from benchmarks.turns import HOW, interleave, second_time, threads_of_torch
 from bttlab.model.loop import LARGEST_CHUNK
@@ -21,15 +23,16 @@ LEARNING_RATE = 1e-3
 def measure(
     corpus: str = "atis",
     encoders: int = 2,
-    samples: int = LARGEST_CHUNK,
+    samples: int = 32,
+    repeats: int = LARGEST_CHUNK // 32,
     long_call: int = 320,
     threads: Sequence[int] = (1, 2),
     rounds: int = 9,
 ) -> Result:
     """Measure training steps by SGD, the same `samples` of the shuffled training split in each turn.
 
-    They are a call of the card, by default as large as those of `bttlab train`. Every contender trains on them twice a
-    turn, and the second time counts: in a training the caches are its own.
+    The card trains on them `repeats` times in a call, by default as large as those of `bttlab train`. Every contender
+    does its work twice a turn, and the second time counts: in a training the caches are its own.
 
     `threads` are those of PyTorch, and of the emulated card, which uses two at most. The card alone also trains on
     `long_call` samples in a call.
@@ -39,18 +42,21 @@ def measure(
     rows: list[dict[str, Any]] = []
     ratios: dict[str, dict[str, float]] = {}
     cards = [EmulatedU50() for _ in range(2)]
-    contenders, train_long = _contenders(corpus, encoders, samples, long_call, cards)
+    contenders, train_long = _contenders(corpus, encoders, samples, repeats, long_call, cards)
+    turns = {
+        name: _share(second_time(work), repeats if name.startswith(OURS) else 1) for name, work in contenders.items()
+    }
     for count in threads:
         for card in cards:
             card.threads = min(count, 2)
         with threads_of_torch(count):
-            seconds = interleave({name: second_time(work) for name, work in contenders.items()}, rounds, samples)
+            seconds = interleave(turns, rounds, samples)
             long = {f"{OURS}, {long_call} samples a call": second_time(train_long)}
             seconds |= interleave(long, rounds, long_call)
         rows += time_rows({"threads": count}, seconds)
         ratios |= time_ratios(f"{encoders}-ENC, threads {count}: ", seconds, OURS)
     return Result(
-        settings={"data": corpus, "encoders": encoders, "samples": samples, "rounds": rounds},
+        settings={"data": corpus, "encoders": encoders, "samples": samples, "repeats": repeats, "rounds": rounds},
         figures={
             "time": column_metadata(
                 "ms a step",
@@ -64,8 +70,12 @@ def measure(
     )
 
 
+def _share(turn: Callable[[], float], parts: int) -> Callable[[], float]:
+    return lambda: turn() / parts
+
+
 def _contenders(
-    corpus: str, encoders: int, samples: int, long_call: int, cards: Sequence[Any]
+    corpus: str, encoders: int, samples: int, repeats: int, long_call: int, cards: Sequence[Any]
 ) -> tuple[dict[str, Callable[[], None]], Callable[[], None]]:
     from benchmarks.peers import IMPLEMENTATIONS, PeerTask
     from bttlab.baseline.step import Task
@@ -78,6 +88,7 @@ def _contenders(
     work = Workload.of(load_corpus(corpus), config)
     order = work.order(long_call)
     train, long = work.train[order[:samples]], work.train[order]
+    call = work.train[np.tile(order[:samples], repeats)]
     optimizers = Optimizer("sgd"), Optimizer("sgd", batch_size=BATCH)
     trainers = [
         open_trainer(config, card, optimizer=optimizer) for card, optimizer in zip(cards, optimizers, strict=True)
@@ -111,8 +122,8 @@ def _contenders(
     def on_card(number: int, samples: Any) -> None:
         trainers[number].train(samples, optimizers[number], LEARNING_RATE)
 
-    contenders = {OURS: partial(on_card, 0, train)} | {name: partial(steps, task) for name, task in tasks.items()}
-    contenders[OURS + UPDATES] = partial(on_card, 1, train)
+    contenders = {OURS: partial(on_card, 0, call)} | {name: partial(steps, task) for name, task in tasks.items()}
+    contenders[OURS + UPDATES] = partial(on_card, 1, call)
     contenders[f"PyTorch BTT{UPDATES}"] = partial(updates, task("bidirectional"))
     return contenders, partial(on_card, 0, long)
 

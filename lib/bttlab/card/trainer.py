@@ -345,10 +345,14 @@ class TrainerDriver(KernelDriver):
     ) -> np.ndarray:
         """Train on or predict samples in as many kernel calls as needed, and return their results."""
         done, program = np.zeros(len(samples), self._result_record), self._model_program
+        first, records = 0, np.zeros(0)  # of the samples from the first one on
         for part in self._parts(len(samples), optimizer if command == M.TRAIN and program.sums else None):
-            rows = sample_records(
-                program, samples[part], rates[part], optimizer, label_smoothing, self._chip.step, self._table
-            )
+            if part.stop > first + len(records):  # else they were made with those of the call before
+                first, many = part.start, slice(part.start, part.start + self._most_records)
+                records = sample_records(
+                    program, samples[many], rates[many], optimizer, label_smoothing, self._chip.step, self._table
+                )
+            rows = records[part.start - first : part.stop - first]
             if command == M.TRAIN:
                 self._train_part(rows, optimizer, done[part])
             else:
@@ -365,8 +369,7 @@ class TrainerDriver(KernelDriver):
         A call that sums gradients, for the optimizer `sums`, ends with an update at the latest: FLUSH, at the end of a
         call, clears the sums. AdamW squares the gradient of each sample, so it takes a call for each.
         """
-        first, step = 0, self._chip.step
-        largest = max(1, min(MAX_SAMPLES, MOST_OF_RECORDS // record_dtype(self._model_program).itemsize))
+        first, step, largest = 0, self._chip.step, self._most_records
         while first < count:
             if sums is None:
                 most = largest if self._share is None else int(SLICE_SECONDS * self._samples_per_second)
@@ -375,6 +378,11 @@ class TrainerDriver(KernelDriver):
                 end = call_end(step + first, sums.batch_size if sums.sums_gradients else 1) - step
             yield slice(first, min(count, end))
             first = end
+
+    @property
+    def _most_records(self) -> int:
+        """The most samples whose records are made at a time."""
+        return max(1, min(MAX_SAMPLES, MOST_OF_RECORDS // record_dtype(self._model_program).itemsize))
 
     def _train_part(self, rows: np.ndarray, optimizer: Optimizer, results: np.ndarray) -> None:
         """Train on sample records in one kernel call, then replace memory, step and moments in one assignment."""

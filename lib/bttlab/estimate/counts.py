@@ -20,7 +20,8 @@ from bttlab.estimate.profile import Table, cycles_by_layer
 
 OUTSIDE_LOOP = ("IO", "record, result, loss")
 LOSS_INTERVAL = 8  # cycles for each word of the loss (samples.h)
-# Samples of a call in training (bttlab.model.loop), unless it sums gradients; the last update runs alone at its end.
+# Samples of a call, after which the last update runs alone: the most of a call that sums gradients. Other calls of
+# training have up to LARGEST_CHUNK of bttlab.model.loop, and take half a per cent less than is counted here.
 CALL_SAMPLES = 32
 SHOWN_UNITS = tuple(name for name in UNIT_NAMES if not name.startswith("drain"))  # drains follow their engines
 STAGES = {"FP": "forward", "BP": "backward", "PU": "update", "IO": "outside the loop"}

@@ -16,7 +16,8 @@ from bttlab.util.renamed import renamed
 if not TYPE_CHECKING:
     __getattr__ = renamed(__name__, {"train_pieces": "train_segments"})
 
-LARGEST_CHUNK = 32  # samples
+LARGEST_CHUNK = 128  # samples
+LARGEST_SUM = 32  # samples of one update whose gradients a card sums in a call
 LARGEST_PREDICTED = 512  # samples of a chunk that is not trained on
 CHUNK_SECONDS = 0.25
 
@@ -54,7 +55,7 @@ def train_segments(
 
 
 def chunks(
-    start: int, stop: int, batch_size: int = 1, before: int = 0, most: int = LARGEST_CHUNK, largest: int = LARGEST_CHUNK
+    start: int, stop: int, batch_size: int = 1, before: int = 0, most: int = LARGEST_CHUNK, largest: int = LARGEST_SUM
 ) -> Iterator[slice]:
     """Yield consecutive slices from `start` to `stop`, each for about a quarter second and at most `most` samples.
 
@@ -75,7 +76,7 @@ def chunks(
         start, size = end, max(1, min(most, 4 * size, int(pace * CHUNK_SECONDS)))
 
 
-def call_end(sample: int, batch_size: int, largest: int = LARGEST_CHUNK) -> int:
+def call_end(sample: int, batch_size: int, largest: int = LARGEST_SUM) -> int:
     """Return where a call that begins with a sample of the training ends if it has samples of one update alone.
 
     An update of more than `largest` samples is cut after as many.

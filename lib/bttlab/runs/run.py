@@ -13,7 +13,7 @@ import numpy as np
 from bttlab.data import Augmentation, Augmenter, Corpus, Samples, Vocabulary, encoded_split, epoch_order
 from bttlab.data.corpus import SPLIT_NAMES
 from bttlab.model import FAULTS, ModelConfig, ModuleConfig, NumericalFault, Trainer, initial_parameters
-from bttlab.model.loop import LARGEST_CHUNK, chunks, train_segments
+from bttlab.model.loop import LARGEST_SUM, chunks, train_segments
 from bttlab.runs.checkpoint import Checkpoint, CheckpointStore, tensors_digest
 from bttlab.runs.devices import OpenedTrainer, open_trainer
 from bttlab.runs.evaluation import predict, scores_of
@@ -334,7 +334,7 @@ class Run:
         self._progress.begin(title, len(order), first)
         try:
             size = self.settings.optimizer.batch_size
-            largest = size if getattr(self._trainer, "whole_updates", False) else LARGEST_CHUNK
+            largest = size if getattr(self._trainer, "whole_updates", False) else LARGEST_SUM
             segments = chunks(first, last, size, before, largest=largest)
             train_segments(segments, step, trained, may_go_on)
         except NumericalFault as fault:
