@@ -64,7 +64,7 @@ def test_runs_follow_one_another_until_one_is_stopped_or_interrupted(board_of, m
     for end in (board.stop, lambda: _interrupt(board, monkeypatch)):
         board.clear()
         board.start_all(names, samples=10_000)
-        until(lambda: board.runs[-1].name == names[1] and board.runs[-1].count > 0)
+        assert until(lambda: board.runs[-1].name == names[1] and board.runs[-1].count > 0)
         board.start_all([names[2]])
         assert "stop it, or let it end, before you start another run" in _message(board)
         end()

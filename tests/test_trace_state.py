@@ -31,7 +31,7 @@ settings_module = types.ModuleType("settings_of_this_test")
 settings_module.step = 0
 counter, generator, of_torch = itertools.count(), random.Random(0), torch.Generator().manual_seed(0)
 variable, local = contextvars.ContextVar("variable", default=0), threading.local()
-warned, waves_by_length, last, started = False, {}, None, 0.0
+warned, waves_by_length, last, started, log = False, {}, None, 0.0, "." * MOST
 
 
 class Net(nn.Module):
@@ -55,6 +55,12 @@ def in_a_global(net, x):
     global count
     count += 1
     return net.layer(x) if count < MOST else x
+
+
+def in_a_long_text(net, x):
+    global log
+    log += "."
+    return net.layer(x) if len(log) < 2 * MOST else x
 
 
 def in_a_dictionary(net, x):
@@ -214,6 +220,7 @@ def in_a_helper(net, x):
 HERE = r"\(test_trace_state.py, line \d+\)"
 REMEMBERED = {
     in_a_global: rf"changes count {HERE}",
+    in_a_long_text: rf"changes log {HERE}",
     in_a_dictionary: rf"changes calls.n {HERE}",
     in_a_list: rf"changes the number of items of seen {HERE}",
     at_four_tokens: rf"changes the number of items of seen {HERE}",

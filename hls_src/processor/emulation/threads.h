@@ -324,6 +324,9 @@ static void run_and_measure(Run &run, const Sample &sample, Plan &plan) {
 #endif
 constexpr int SPINS = BTTLAB_SPINS;
 
+// Between two looks at what another thread writes, `spins` after the first.
+static void relax(int spins) { spins < SPINS ? _mm_pause() : static_cast<void>(sched_yield()); }
+
 struct alignas(64) Shared {  // a cache line of its own
     int value;
 
@@ -460,7 +463,7 @@ static void serve_call() {
             seen = run_number;
             spins = 0;
         }
-        spins < SPINS ? _mm_pause() : static_cast<void>(sched_yield());
+        relax(spins);
     }
 }
 
@@ -471,7 +474,7 @@ static bool linger() {
     for (int spins = 0; presence.get() == LINGERS; spins++) {  // else a call has begun, and may have ended
         if (call_state.get() == OPENED && presence.replace(LINGERS, SERVES)) return true;
         if (__rdtsc() >= end && presence.replace(LINGERS, ABSENT)) return false;
-        spins < SPINS ? _mm_pause() : static_cast<void>(sched_yield());
+        relax(spins);
     }
     return true;
 }
@@ -496,7 +499,7 @@ static bool open_second() {
 // Waits until the second thread has left the call. Returns false if there was no processor for it.
 static bool close_second() {
     const bool had_processor = call_state.replace(OPENED, CLOSED);
-    for (int spins = 0; presence.get() == SERVES; spins++) spins < SPINS ? _mm_pause() : static_cast<void>(sched_yield());
+    for (int spins = 0; presence.get() == SERVES; spins++) relax(spins);
     call_state.set(CLOSED);
     return had_processor;
 }

@@ -22,7 +22,7 @@ OF_MODULES = frozenset(("_parameters", "_buffers", "_modules", "training"))
 DEEPEST = 4  # containers and objects in others
 MOST_ITEMS = 1000  # of a container whose items are compared; of larger ones, it is their number
 MOST = 100_000  # values that are compared in all
-LONGEST = 200  # characters of a text that are compared
+LONGEST = 200  # characters of a text that are kept; of longer ones, it is their digest
 
 Texts = bool | int | float | complex | str | bytes | None
 
@@ -44,7 +44,9 @@ class Snapshot:
         if len(self.values) >= MOST or depth > DEEPEST or isinstance(value, nn.Parameter):
             return
         if isinstance(value, Texts):
-            self.values[path] = repr(value)[:LONGEST]
+            text = repr(value)
+            kept = len(text) <= LONGEST
+            self.values[path] = text if kept else hashlib.blake2b(text.encode(errors="surrogatepass")).hexdigest()
         elif isinstance(value, Tensor | np.ndarray | np.generic):
             if self._with_activations or getattr(value, "grad_fn", None) is None:
                 self.values[path] = _digest(value)
