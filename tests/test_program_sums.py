@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bttlab.card import EmulatedU50, load_overlay
-from bttlab.card.processor import sample_records
+from bttlab.card.processor import record_dtype, sample_records
 from bttlab.compiler import program as program_module
 from bttlab.compiler.hazards import check_program
 from bttlab.compiler.machine import M
@@ -101,10 +101,16 @@ def state_after(trainer, optimizer: Optimizer, sizes: Sequence[int]) -> dict[str
     return trainer.store_parameters() | trainer.store_optimizer_state()
 
 
-def test_the_driver_calls_the_kernel_once_per_update(trainer):
-    """Requests that end with an update leave the same bits, however many updates they have."""
+@pytest.mark.parametrize("records", [1, 4, 7])
+def test_the_driver_calls_the_kernel_once_per_update(trainer, monkeypatch, records):
+    """Requests that end with an update leave the same bits, however many updates they have.
+
+    So they do if the samples' records are made for an update at a time, for one and a part of the next, or at once.
+    """
     optimizer = Optimizer("momentum", batch_size=3)
-    whole, parts = state_after(trainer, optimizer, [7]), state_after(trainer, optimizer, [3, 3, 1])
+    parts = state_after(trainer, optimizer, [3, 3, 1])
+    monkeypatch.setattr("bttlab.card.trainer.MOST_OF_RECORDS", records * record_dtype(trainer.program).itemsize)
+    whole = state_after(trainer, optimizer, [7])
     assert trainer.program.sums
     assert equal_bits(whole, parts)
     assert not np.array_equal(whole["embedding.position.weight"], some_parameters(SMALL)["embedding.position.weight"])

@@ -348,7 +348,7 @@ class TrainerDriver(KernelDriver):
         first, records = 0, np.zeros(0)  # of the samples from the first one on
         for part in self._parts(len(samples), optimizer if command == M.TRAIN and program.sums else None):
             if part.stop > first + len(records):  # else they were made with those of the call before
-                first, many = part.start, slice(part.start, part.start + self._most_records)
+                first, many = part.start, slice(part.start, max(part.stop, part.start + self._most_records))
                 records = sample_records(
                     program, samples[many], rates[many], optimizer, label_smoothing, self._chip.step, self._table
                 )
