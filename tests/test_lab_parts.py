@@ -1,10 +1,13 @@
 """The lab's small parts: charts, threads, watching, cells, corpora and the check of the machine."""
 
+import ast
 import gc
+import itertools
 import json
 import re
 import signal
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import ipywidgets as widgets
@@ -189,3 +192,36 @@ def test_an_interrupted_join_leaves_the_thread_as_it_is(hears, timeout):
     goes_on.set()
     thread.join()
     assert not thread.is_alive()
+
+
+def _sources():
+    for folder in ("lib", "tools", "site", "classroom"):
+        for path in (ROOT / folder).rglob("*.py"):
+            yield path.name, path.read_text(encoding="utf-8")
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        for cell in nbformat.read(path, as_version=4).cells:
+            if cell.cell_type == "code":
+                yield path.name, re.sub(r"^[%!].*", "", cell.source, flags=re.MULTILINE)
+
+
+def test_every_legend_says_where_it_goes():
+    """Without `loc` matplotlib 3.11.2 warns of large amounts of data if it drew for a second, as on a busy host."""
+    calls = [
+        (name, node)
+        for name, source in _sources()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "legend"
+    ]
+    assert len(calls) > 20
+    assert [f"{name}:{call.lineno}" for name, call in calls if not {"loc", None} & {k.arg for k in call.keywords}] == []
+
+
+def test_a_legend_that_says_so_does_not_warn_if_drawing_takes_long(monkeypatch):
+    monkeypatch.setattr("matplotlib.legend.time", SimpleNamespace(perf_counter=itertools.count(0, 2).__next__))
+    for place, warns in ({}, True), ({"loc": "best"}, False):
+        figure = new_figure(2, 2)
+        axes = figure.add_subplot()
+        axes.plot([0, 1], label="two points")
+        axes.legend(**place)
+        with pytest.warns(UserWarning, match="large amounts of data") if warns else nullcontext():
+            figure.canvas.draw()

@@ -111,7 +111,7 @@ class CostExplorer(Explorer):
             axis.set_major_formatter(StrMethodFormatter("{x:g}"))
             axis.set_minor_formatter(NullFormatter())
         self._ring(axes, estimate, estimate.batch)
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, loc="best")
 
     def _draw_over_sparsity(self, estimate: Estimate) -> None:
         self._clear(self._beside, "Over sparsity, largest batch", "share of the experts a token goes to")

@@ -37,7 +37,7 @@ def _draw_times(rows: Sequence[dict[str, Any]], series: str, title: str, label: 
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.margins(x=0.15)
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=8, frameon=False, loc="best")
     return figure
 
 
@@ -118,7 +118,7 @@ def draw_order(result: dict[str, Any]) -> Figure:
     left.set(xscale="log", yscale="log")
     right.set(xscale="log", yscale="log")
     for axes in (left, right):
-        axes.legend(fontsize=8, frameon=False)
+        axes.legend(fontsize=8, frameon=False, loc="best")
     return drawing
 
 

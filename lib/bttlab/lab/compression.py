@@ -119,7 +119,7 @@ def draw_truncation(
     right.loglog(ranks, [cut.parameters for cut in cuts], "o-", color=PALETTE[2], label="cores")
     right.axhline(matrix.numel(), color="0.4", linestyle="--", label="matrix")
     for axes in (left, right):
-        axes.legend()
+        axes.legend(loc="best")
     return Picture(figure, "Error and parameters over the rank.")
 
 

@@ -125,7 +125,7 @@ class FlowExplorer(Explorer):
             axes.plot(
                 range(1, len(beside) + 1), others, "s", color=PALETTE[0], fillstyle="none", label=self.beside.label
             )
-            axes.legend(fontsize=7, frameon=False)
+            axes.legend(fontsize=7, frameon=False, loc="best")
         axes.plot(places[number], shown[number], "D", color=PALETTE[1], markersize=7)
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -59,7 +59,7 @@ def draw_costs(
         ticks = [2**k for k in range(max(places).bit_length()) if 2**k >= min(places)]
         axes.set_xticks(ticks, map(str, ticks))
         axes.xaxis.set_minor_locator(NullLocator())
-    left.legend(fontsize=8)
+    left.legend(fontsize=8, loc="best")
     return Picture(figure, "Multiply-accumulates of each flow over tokens and over rank.")
 
 
@@ -91,5 +91,5 @@ def draw_optimum(tokens: Sequence[int], out_modes: Sequence[int], in_modes: Sequ
         right.plot(tokens, [cost.peak_elements / 1e3 for cost in costs], label=FLOW_NAMES[flow], **LOOKS[flow])
     left.plot(tokens, [cost.macs / 1e3 for cost in best], "k:", label="optimum (opt_einsum)")
     right.plot(tokens, [cost.peak_elements / 1e3 for cost in best], "k:", label="optimum (opt_einsum)")
-    left.legend(fontsize=8)
+    left.legend(fontsize=8, loc="best")
     return Picture(figure, "Arithmetic and peak memory of two flows over tokens, beside the best order.")

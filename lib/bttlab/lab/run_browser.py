@@ -116,7 +116,7 @@ class RunBrowser(Explorer):
         axes.margins(x=0)
         axes.set(xlim=(0, None), ylim=(0, None if axes.dataLim.ymax else 100))
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=8, framealpha=0.8)
+            axes.legend(fontsize=8, framealpha=0.8, loc="best")
         notes = ([f"no such curve: {', '.join(empty)}"] if empty else []) + faults
         return "; ".join(notes[:3] + ["…"] * (len(notes) > 3))
 
