@@ -52,6 +52,12 @@ def test_layer_counts_operations_and_memory_of_every_contender():
     assert len(result.ratios) == 2 * (contenders - 1)
 
 
+def test_a_record_names_the_build_of_pytorch(monkeypatch):
+    """The package's version of the build with CUDA does not."""
+    monkeypatch.setattr(torch, "__version__", "2.13.0+cu130")
+    assert record.machine()["versions"]["torch"] == "2.13.0+cu130"
+
+
 @pytest.mark.skipif(not TORCHTT, reason="torchTT is installed by `make bench` alone")
 def test_torchtts_layer_is_the_matrix_of_its_cores():
     peer = peers.TorchTTLinear(*PAPER, 12)

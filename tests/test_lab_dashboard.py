@@ -236,6 +236,38 @@ def test_a_run_that_diverges_at_once_continues_with_the_initial_parameters(board
     assert [what for _, what in run.marks if what == "back"] == ["back", "back"]
 
 
+class LateTrainer(PretendTrainer):
+    """The update of sample 341 spoils the parameters: losses after it are 50 times as high, the 30th is not finite."""
+
+    LAST = 341
+
+    def train(self, samples, optimizer, learning_rates, label_smoothing=0.0):
+        first, spoiled = self.steps, bool(self.parameters.get("spoiled", False))
+        rate = float(learning_rates[0])
+        if not spoiled and rate > 0.01 and first + len(samples) >= self.LAST:
+            self.parameters, spoiled = {**self.parameters, "spoiled": np.array(True)}, True
+        losses = super().train(samples, optimizer, learning_rates)
+        losses[max(0, self.LAST - first) :] *= 50 if spoiled else 1
+        if spoiled and self.steps > self.LAST + 30:
+            raise NumericalFault("loss", self.LAST + 30 - first, losses[: self.LAST + 30 - first], rate)
+        return losses
+
+
+def test_parameters_are_good_if_the_samples_after_them_say_so(board_of):
+    """A call ends with the update that spoils them; the losses up to there are as good as ever."""
+    board = board_of(LateTrainer(seconds=0), samples=2_000)
+    board._rate.value = 1.0
+    board.start()
+    board.wait()
+    run = board.runs[0]
+    assert (run.state, run.count, run.good) == ("failed", 371, 0)
+    board._rate.value = 0.004
+    board.resume()
+    board.wait()
+    assert (run.state, run.count, _message(board)) == ("finished", 2_000, "")
+    assert "spoiled" not in run._trainer.parameters and run.good > 1_000
+
+
 @pytest.mark.long
 def test_modelled_time_is_the_devices_and_measured_time_this_computers(board_of):
     """By power the same: joules over seconds of the device."""

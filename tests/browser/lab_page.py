@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from jupyter_client import BlockingKernelClient, find_connection_file
-from playwright.sync_api import BrowserContext, Locator, expect
+from playwright.sync_api import BrowserContext, Locator, TimeoutError, expect
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token-for-the-test"
@@ -277,8 +277,20 @@ class LabPage:
         return " ".join(" ".join(self.page.locator(".jp-MarkdownOutput").all_inner_texts()).split())
 
     def _wait_for(self, script: str, argument: str | None = None, seconds: float = PATIENCE) -> object:
-        """Wait until a function of the page returns something; returns that."""
-        return self.page.wait_for_function(script, arg=argument, timeout=1000 * seconds, polling=POLLING).json_value()
+        """Wait until a function of the page returns something; returns that.
+
+        A page that still changes, as while a run trains on a busy machine, is waited for up to `SECONDS`.
+        """
+        end, before = time.monotonic() + SECONDS, None
+        while True:
+            try:
+                found = self.page.wait_for_function(script, arg=argument, timeout=1000 * seconds, polling=POLLING)
+                return found.json_value()
+            except TimeoutError as error:
+                now = self.page.evaluate(_STATE)
+                if now == before or time.monotonic() > end:
+                    raise AssertionError(f"no {argument or script!r} on this page: {now}") from error
+                before = now
 
     def wait_for_text(self, part: str, seconds: float = PATIENCE) -> str:
         """Wait until a widget's line of text says something; returns the line."""
@@ -292,7 +304,7 @@ class LabPage:
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition holds that the page alone cannot tell."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + SECONDS
         while not condition():
             assert time.monotonic() < end, f"it did not come true on this page: {self.page.evaluate(_STATE)}"
             self.page.wait_for_timeout(200)

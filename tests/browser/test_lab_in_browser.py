@@ -199,7 +199,7 @@ def test_a_run_that_diverges_goes_on_with_its_last_good_parameters(lab):
     lab.select("train on", f"{CARD}, beside a modelled RTX-3090")
     lab.set_slider("samples", 12_000)  # not done before the slider is moved, on a busy machine either
     lab.button("Start").click()
-    lab.until(lambda: _counted(lab.wait_for_text("running")) > 300)
+    lab.until(lambda: _counted(lab.wait_for_text("running")) > 700)  # so that there are good parameters
     lab.set_slider("learning rate", 1)
     assert "with the last good parameters, those after" in lab.wait_for_text("Set the learning rate's slider below 1")
     lab.button("Continue").click()

@@ -34,7 +34,7 @@ def machine() -> dict[str, Any]:
         "cores": here.cores,
         "system": here.system,
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: _version(name) for name in PACKAGES} | {"torch": torch.__version__},  # which names its build
         "wait_policy": os.environ.get("OMP_WAIT_POLICY", "default"),
     }
 

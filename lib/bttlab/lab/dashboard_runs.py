@@ -8,6 +8,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -47,7 +48,8 @@ PREDICTED_AT_ONCE = 50  # utterances
 HISTORY = {"samples": 0, "time": 1, "least energy": 2, "energy": 3, "most energy": 4, "here": 5}  # columns
 MARKS = ("rate", "pause", "stop", "back")
 GOOD_SAMPLES = 300  # between two copies of the parameters, to go back to
-GOOD_LOSS = 1.25  # of the least mean so far: parameters with a higher one are not good
+JUDGED_SAMPLES = 100  # after a copy: their mean loss says whether its parameters are good
+GOOD_LOSS = 1.25  # of the last good copy's mean: parameters with a higher one are not good
 READY, RUNNING, PAUSED, FINISHED, STOPPED, FAILED = "ready", "running", "paused", "finished", "stopped", "failed"
 
 
@@ -193,6 +195,16 @@ class DashboardRun:
         self._become(state)
 
 
+@dataclass
+class _Copy:
+    """Parameters and optimizer state after `count` samples, and the mean loss of the samples after them."""
+
+    count: int
+    parameters: dict[str, np.ndarray]
+    state: dict[str, np.ndarray]
+    loss: float = np.inf  # not yet known
+
+
 class TrainerRun(DashboardRun, Callback):
     """A run like that of `bttlab train`, kept among the user's runs, on any `bttlab.model.Trainer`.
 
@@ -216,13 +228,14 @@ class TrainerRun(DashboardRun, Callback):
         self.rates: list[tuple[int, float]] = []  # samples trained on before each change of the rate, and the new rate
         self._plan = EvaluationPlan(self.scored_at, len(self._workload.dev))
         self._kept: Training | None = None
-        self._good_states: list[tuple[int, float, dict, dict]] = []  # samples, mean loss, parameters, optimizer state
+        self._good: _Copy | None = None  # None before the first sample
+        self._copied: _Copy | None = None  # the last copy, not yet judged
         self._is_restoring = False
 
     @property
     def good(self) -> int | None:
         """Samples after which the parameters were the last good ones; None before the first sample."""
-        return self._good_states[-1][0] if self._good_states else None
+        return self._good.count if self._good else None
 
     def start(self) -> None:
         """As of `DashboardRun`; after a fault it continues with the last good parameters.
@@ -299,12 +312,11 @@ class TrainerRun(DashboardRun, Callback):
             raise RunError(
                 "the parameters on the card are no longer the run's: others were loaded or trained; start again"
             )
-        if not self._good_states:  # the initial parameters, whatever the rate will do to them
-            self._copy_parameters(np.inf)
+        if self._good is None:  # the initial parameters, whatever the rate will do to them
+            self._good = self._copied = self._copy()
         if self._is_restoring:  # here the run has loaded its own, those before the fault
-            self._is_restoring = False
-            _, _, parameters, state = self._good_states[-1]
-            self._trainer.load_parameters(parameters, state)
+            self._is_restoring, self._copied = False, None
+            self._trainer.load_parameters(self._good.parameters, self._good.state)
             self.marks.append((self.count, "back"))
         self._own_state = self._state_of()
 
@@ -321,19 +333,25 @@ class TrainerRun(DashboardRun, Callback):
         self._add(losses, seconds)
         if self.beside is not None:
             self.beside.follow(samples, losses, seconds)
-        if self.count >= (self.good or 0) + GOOD_SAMPLES:
-            self._keep_good()
+        self._judge_or_copy()
 
-    def _keep_good(self) -> None:
-        """Copy the parameters, if their losses are near the least so far; two copies at most."""
-        mean = float(self.losses[-GOOD_SAMPLES // 3 :].mean())
-        if self._good_states and not mean <= GOOD_LOSS * min(kept for _, kept, _, _ in self._good_states):
-            return
-        self._copy_parameters(mean)
+    def _judge_or_copy(self) -> None:
+        """Judge the last copy of the parameters by the losses after it, or make the next one; two copies at most.
 
-    def _copy_parameters(self, mean: float) -> None:
-        state = self._trainer.store_optimizer_state()
-        self._good_states = [*self._good_states[-1:], (self.count, mean, self._trainer.store_parameters(), state)]
+        A loss is of the parameters before its update, so the losses before a copy say nothing of its last updates.
+        """
+        copied, good = self._copied, self._good
+        if copied is None:
+            if self.count >= good.count + GOOD_SAMPLES:
+                self._copied = self._copy()
+        elif self.count >= copied.count + JUDGED_SAMPLES:
+            copied.loss = float(self.losses[copied.count : copied.count + JUDGED_SAMPLES].mean())
+            if copied.loss <= GOOD_LOSS * good.loss:
+                self._good = copied
+            self._copied = None
+
+    def _copy(self) -> "_Copy":
+        return _Copy(self.count, self._trainer.store_parameters(), self._trainer.store_optimizer_state())
 
     def evaluation_begins(self, count: int) -> None:
         """Let the status say why no samples are trained on."""
