@@ -37,8 +37,8 @@ def train(processor: NativeProcessor, program, lengths) -> tuple[bytes, bytes]:
 
 
 def kept(processor: NativeProcessor, program, tokens: int) -> np.ndarray:
-    """Return for each instruction whether it is kept resolved, and how an engine executes it: see `resolved`."""
-    found = np.zeros((len(program.sample), 2), np.int32)
+    """Return for each instruction whether it is kept resolved, and how it is executed: see `resolved` of the driver."""
+    found = np.zeros((len(program.sample), 4), np.int32)
     processor._library.resolved(tokens, ctypes.c_void_p(found.ctypes.data))
     return found
 
@@ -72,3 +72,15 @@ def test_instructions_are_kept_but_for_those_with_token_offsets(driver, tmp_path
         f"engines, samples of 12 tokens: {how[2]} instructions in tiles, {how[1]} step by step, {how[0]} without a step"
     )
     assert how[2] > 10 * how[1]
+
+
+def test_most_drains_are_executed_with_their_accumulate(driver, tmp_path):
+    """And the sums that they move are not stored, but for the last ones of a section."""
+    program = compile(ModelConfig())
+    with fresh_processor(driver, tmp_path) as processor:
+        train(processor, program, [12])
+        joined, stores = kept(processor, program, 12)[:, 2:].T
+    drains = np.isin([each.unit for each in program.sample], (M.DRAIN_0, M.DRAIN_1))
+    assert joined[joined > 0].sum() == (joined < 0).sum() and not (joined[~drains] < 0).any()
+    assert (joined < 0).sum() > 0.9 * drains.sum()
+    assert 0 < stores.sum() < 0.1 * (joined > 0).sum()

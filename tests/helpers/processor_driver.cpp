@@ -67,14 +67,17 @@ OPEN void plan(int tokens, const unsigned *ticks, short (*of)[3]) {
 }
 
 // How the instructions of a sample are executed, by length and counted from the first one: 0 if it is resolved in each run, 1 if
-// it is kept resolved; for an engine's, 0 if it has no step, 1 if it goes step by step, 2 if in tiles.
-OPEN void resolved(int tokens, int (*of)[2]) {
+// it is kept resolved; for an engine's, 0 if it has no step, 1 if it goes step by step, 2 if in tiles. Then with how many drains it
+// is executed, -1: a drain that is executed with another instruction; and whether it stores sums that drains move.
+OPEN void resolved(int tokens, int (*of)[4]) {
     const int first = program.section[FORWARD].first, kept = first_resolved[tokens];
     const int count = program.section[FORWARD].count + program.section[BACKWARD].count;
     for (int i = 0; i < count; i++) {
         const Resolved *found = kept < 0 ? nullptr : &resolved_memory[kept + first + i];
         of[i][0] = found && found->is_known;
         of[i][1] = found && found->has_steps && found->nest.code->unit <= ENGINE_1 ? found->engine.how : 0;
+        of[i][2] = !found ? 0 : found->is_joined ? -1 : found->joined ? found->joined->count : 0;
+        of[i][3] = found && found->joined && found->joined->keeps_sums;
     }
 }
 #endif

@@ -236,7 +236,7 @@ static bool plan_accumulate(const Nest &nest, AccumulatePlan &plan) {
     return true;
 }
 
-static void accumulate_tiles(const Nest &nest, const AccumulatePlan &plan) {
+static void accumulate_tiles(const Nest &nest, const AccumulatePlan &plan, const Joined *joined, Marks &moved) {
     const Instruction &code = *nest.code;
     const Reach *operand = nest.operand;
     const int k = used_rows(nest), line = plan.line;
@@ -253,6 +253,9 @@ static void accumulate_tiles(const Nest &nest, const AccumulatePlan &plan) {
     tile.stream_x = plan.stream_x;
     tile.next_scalars = stride_along(operand[SCALARS_IN], line);
     tile.goes_on = false;
+    tile.joined = nullptr;
+    tile.sums = &sum[0][0];
+    tile.marks = &moved;
     const long line_stream = line < 0 ? tile.stream_x : operand[STREAM].stride[line];
     const auto add_zeros = [&](const Step &step, long scalars_start) {  // to rows without scalars
         for (int r = k; r < ROWS; r++) {
@@ -285,7 +288,7 @@ static void accumulate_tiles(const Nest &nest, const AccumulatePlan &plan) {
                 call(sums_of_line, 1);
             }
             // Rows without scalars sum to zero unless the stream is not finite; in that case row 0 is not finite either.
-            if (k == ROWS) return;
+            if (k == ROWS || (tile.joined && !tile.joined->keeps_sums)) return;
             Vector *first = &sum[0][step.accumulator];
             Marks marks = {};
             for (int i = 0; i < sums_of_line; i++) mark_overflow(marks, load(first + i * next_sum), INFINITE);
@@ -298,13 +301,15 @@ static void accumulate_tiles(const Nest &nest, const AccumulatePlan &plan) {
         tile.segments = 0;
     };
     each_row(nest, plan.depth.box(), plan.inner, [&](const Step &step, int count, const long *strides) {
+        if (tile.segments == SEGMENTS) add_up();
         tile.steps = count;
         tile.stream_step = strides[STREAM], tile.scalars_step = strides[SCALARS_IN];
         stream[tile.segments] = operand[STREAM].memory + step.offset[STREAM];
         scalars[tile.segments] = operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
-        if (++tile.segments == SEGMENTS) add_up();
+        tile.segments++;
     });
-    if (tile.segments) add_up();
+    tile.joined = joined;
+    add_up();
 }
 
 // The adder trees over the sums of one point.
@@ -481,16 +486,16 @@ static void place_again(Nest &nest, const Sample &sample) {
     }
 }
 
-static void run_engine(const Nest &nest, const EnginePlan &plan, Run &run) {
+static void run_engine(const Nest &nest, const EnginePlan &plan, const Joined *joined, Run &run) {
     if (plan.how == EnginePlan::NOT_AT_ALL) return;
     const bool is_tiled = plan.how == EnginePlan::IN_TILES;
     Marks marks = {};
     switch (nest.code->operation) {
         case EXPAND: is_tiled ? expand_tiles(nest, plan.expand, marks) : expand_steps(nest, marks); break;
-        case ACCUMULATE: is_tiled ? accumulate_tiles(nest, plan.accumulate) : accumulate_steps(nest); break;
+        case ACCUMULATE: is_tiled ? accumulate_tiles(nest, plan.accumulate, joined, marks) : accumulate_steps(nest); break;
         case REDUCE: is_tiled ? reduce_tiles(nest, plan.reduce, marks) : reduce_steps(nest, marks); break;
     }
-    if (nest.code->flags & CHECK) run.overflow |= any_mark(marks);
+    if (joined || nest.code->flags & CHECK) run.overflow |= any_mark(marks);
 }
 
 #endif

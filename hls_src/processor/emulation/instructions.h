@@ -36,6 +36,8 @@ static bool has_token_offsets(const Instruction &code) {
 // An instruction for samples of a length, resolved: its bounds and addresses, and how it is executed.
 struct Resolved {
     bool is_known, has_steps, is_planned;  // planned: known but for token offsets
+    bool is_joined;                        // a drain that is executed with the ACCUMULATE before it
+    const Joined *joined;                  // of an ACCUMULATE with which drains are executed
     Nest nest;
     union {
         EnginePlan engine;
@@ -52,16 +54,20 @@ static int first_resolved[SEQUENCE + 1], resolved_count;  // -1: the length has 
 
 static void forget_resolved() {
     for (int &first : first_resolved) first = -1;
-    for (int i = 0; i < resolved_count; i++) resolved_memory[i].is_known = resolved_memory[i].is_planned = false;
+    for (int i = 0; i < resolved_count; i++) {
+        resolved_memory[i].is_known = resolved_memory[i].is_planned = resolved_memory[i].is_joined = false;
+        resolved_memory[i].joined = nullptr;
+    }
     resolved_count = 0;
 }
 
-// Must be called before instructions of samples of a length run.
-static void make_room(int tokens) {
+// Makes room for instructions of samples of a length; false if there is some, or none is left.
+static bool make_room(int tokens) {
     const bool has_room = program.instructions > 0 && resolved_count + program.instructions <= MOST_RESOLVED;
-    if (first_resolved[tokens] >= 0 || !has_room) return;
+    if (first_resolved[tokens] >= 0 || !has_room) return false;
     first_resolved[tokens] = resolved_count;
     resolved_count += program.instructions;
+    return true;
 }
 
 static __attribute__((noinline)) void resolve_all(Resolved &resolved, const Instruction &code, const Sample &sample) {
@@ -84,6 +90,8 @@ static inline void prefetch(const Resolved *resolved) {
     for (unsigned byte = 0; byte < sizeof(Resolved); byte += 64) __builtin_prefetch(line + byte);
 }
 
+static bool joins_drains;  // in this run; in a part of a section the instructions are executed one by one
+
 // An instruction with an address outside its memory (the program check rejects those) is skipped, and the sample is marked
 // as overflowed.
 static void execute_resolved(const Resolved &resolved, Run &run, const Sample &sample) {
@@ -95,7 +103,7 @@ static void execute_resolved(const Resolved &resolved, Run &run, const Sample &s
     }
     switch (nest.code->unit) {
         case ENGINE_0:
-        case ENGINE_1: return run_engine(nest, resolved.engine, run);
+        case ENGINE_1: return run_engine(nest, resolved.engine, joins_drains ? resolved.joined : nullptr, run);
         case DRAIN_0:
         case DRAIN_1: return run_drain(nest, run);
         case VECTOR: return run_vector(nest, resolved.rows, sample, run);
@@ -109,11 +117,13 @@ static void execute(int i, Run &run, const Sample &sample) {
     if (code.unit == UPDATE && run.pending == NOTHING) return;
     if (first_resolved[sample.tokens] < 0) {
         Resolved once;
+        once.joined = nullptr;
         resolve_all(once, code, sample);
         return execute_resolved(once, run, sample);
     }
     Resolved &resolved = resolved_memory[first_resolved[sample.tokens] + i];
     prefetch(&resolved + 1);  // most often the next one
+    if (resolved.is_joined && joins_drains) return;
     if (resolved.is_planned && !resolved.is_known) {
         place_again(resolved.nest, sample);
     } else if (!resolved.is_known) {

@@ -8,15 +8,20 @@
 // Must be called when the program has changed.
 static void invalidate() {
     forget_instructions();
+    forget_joined();
     forget_plans();
 }
 
 // Executes instructions [run.first, run.first + run.count); returns 0 cycles.
 static int run(Run &run, const Sample &sample) {
-    make_room(sample.tokens);
+    if (make_room(sample.tokens)) {
+        for (int section : {FORWARD, BACKWARD, FLUSH}) join_drains(program.section[section], sample);
+    }
     const bool is_flush = run.first == program.section[FLUSH].first && run.count > 0;
     const Range range = is_flush ? program.section[FLUSH] : of_sample();
-    if (run.first == range.first && has_second_thread()) {
+    const bool is_whole = run.count == range.count || (!is_flush && run.count == program.section[FORWARD].count);
+    joins_drains = run.first == range.first && is_whole;
+    if (joins_drains && has_second_thread()) {
         run_planned(run, sample, is_flush ? flush_plan : plans[sample.tokens], range);
     } else {
         for (int i = run.first; i < run.first + run.count; i++) execute(i, run, sample);

@@ -9,71 +9,9 @@
 
 #include <sched.h>
 
-#include "instructions.h"
+#include "joined.h"
 
 enum Thread { FIRST, SECOND, THREADS };
-
-// ---- what an instruction waits for -----------------------------------------------------------------------------------
-
-// Memories by number: the banks, each engine's operand buffer and its two buffers of sums, and what no operand names: the
-// vector unit's statistics and sums, the blocks and maps of the shuffle unit.
-constexpr int BUFFERS = BANKS, SUMS = BUFFERS + ENGINES, OF_VECTOR_UNIT = SUMS + 2 * ENGINES, OF_SHUFFLE_UNIT = OF_VECTOR_UNIT + 1;
-
-static int number_of(const Vector *memory) {
-    for (int m = 0; m < SUMS; m++) {
-        if (memory == (m < BUFFERS ? bank_memory[m] : operand_buffer[m - BUFFERS][0])) return m;
-    }
-    int number = SUMS;
-    while (number < OF_VECTOR_UNIT && memory != sums[(number - SUMS) / 2][(number - SUMS) % 2][0]) number++;
-    return number;
-}
-
-struct Access {
-    short memory;
-    bool writes;
-    int low, high;  // addresses, both included
-};
-
-constexpr int HIDDEN = 1;  // access to what no operand names
-constexpr int EVERYWHERE = 1 << 30;
-
-struct Accesses {
-    int count;
-    Access access[OPERANDS + HIDDEN];
-
-    void add(int memory, bool writes, int low, int high) { access[count++] = {static_cast<short>(memory), writes, low, high}; }
-};
-
-static Accesses accesses_of(int i, const Sample &sample) {
-    Accesses accesses = {};
-    const Instruction &code = instruction_at(i);
-    Nest nest;
-    if (!resolve(nest, code, sample)) return accesses;
-    place_operands(nest, sample);
-    for (int o = 0; o < OPERANDS; o++) {
-        const Reach &reach = nest.operand[o];
-        if (!code.operand[o].valid || reach.memory == nullptr || reach.memory == &scratch_vector) continue;
-        const bool writes = code.unit == UPDATE || o > C_IN + (code.unit != VECTOR);
-        const bool is_any = reach.token_offset || !nest.is_inside;  // other samples of this length have other addresses
-        accesses.add(number_of(reach.memory), writes, is_any ? 0 : reach.low, is_any ? EVERYWHERE : reach.high);
-    }
-    // Instructions that access what no operand names keep their order.
-    const bool adds_up = code.unit <= ENGINE_1 && code.operation != EXPAND;
-    if (code.unit == VECTOR) accesses.add(OF_VECTOR_UNIT, true, 0, EVERYWHERE);
-    if (code.unit == SHUFFLE) accesses.add(OF_SHUFFLE_UNIT, true, 0, EVERYWHERE);
-    if (adds_up) accesses.add(SUMS + 2 * (code.unit - ENGINE_0) + (code.flags & PONG ? 1 : 0), true, 0, EVERYWHERE);
-    return accesses;
-}
-
-static bool conflict(const Accesses &a, const Accesses &b) {
-    for (int i = 0; i < a.count; i++) {
-        for (int j = 0; j < b.count; j++) {
-            const Access &x = a.access[i], &y = b.access[j];
-            if (x.memory == y.memory && (x.writes || y.writes) && x.low <= y.high && y.low <= x.high) return true;
-        }
-    }
-    return false;
-}
 
 // ---- whose cache has what --------------------------------------------------------------------------------------------
 
@@ -153,7 +91,7 @@ struct Before {
     bool find(int begin, int end, const Sample &sample) {
         int found = 0;
         for (int i = begin; i < end; i++) {
-            accesses[i] = accesses_of(i, sample);
+            accesses[i] = joined_accesses_of(i, sample);
             first[i] = found;
             for (unsigned long &word : all[i]) word = 0;
             for (int j = i - 1; j >= begin; j--) {

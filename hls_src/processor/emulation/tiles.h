@@ -119,6 +119,17 @@ static void expand_tile(const ExpandTile &tile, int times, const Vector *buffer,
     }
 }
 
+constexpr int MOST_JOINED = 2;  // drains
+
+// Where drains that are executed with their ACCUMULATE move its sums.
+struct Joined {
+    Vector *row[ROWS];       // the place of a row's first sum; null: the row is not moved
+    unsigned short checked;  // a bit for each row that is checked for overflow
+    unsigned char count;     // of the drains
+    bool keeps_sums;         // an instruction may read the sums after them
+    short drain[MOST_JOINED];
+};
+
 // ACCUMULATE: sum (r, x) = (before +) sum over steps of stream (x) x scalars[r]. The steps are in segments of equal length, in
 // which both operands are evenly spaced.
 struct AccumulateTile {
@@ -129,7 +140,27 @@ struct AccumulateTile {
     long stream_x;
     long next_stream, next_scalars, next_sum;  // from one tile to the next
     bool goes_on;
+    const Joined *joined;  // in the last pass, if drains are executed with it
+    const Vector *sums;    // the first one
+    Marks *marks;          // of what is moved
 };
+
+// Moves a tile's sums, which are in registers, to where the joined drains would.
+template <int R, int X>
+ALWAYS_INLINE void move_sums(const AccumulateTile &tile, int row, long number, const Lanes (&sum)[R][X]) {
+    Marks marks = *tile.marks;
+    UNROLL
+    for (int r = 0; r < R; r++) {
+        Vector *to = tile.joined->row[row + r];
+        if (to == nullptr) continue;
+        UNROLL
+        for (int x = 0; x < X; x++) store(to + number + x, sum[r][x]);
+        if (!(tile.joined->checked >> (row + r) & 1)) continue;
+        UNROLL
+        for (int x = 0; x < X; x++) mark_overflow(marks, sum[r][x], STATE_LIMIT);
+    }
+    *tile.marks = marks;
+}
 
 // Computes `times` tiles in one call. Vectors of a row of sums are contiguous, rows are ACCUMULATORS vectors apart. There is a
 // step at least.
@@ -164,11 +195,14 @@ static void accumulate_tile(const AccumulateTile &tile, int times, long stream_s
                 scalars += scalars_step * LANES;
             } while (--n);
         }
-        UNROLL
-        for (int r = 0; r < R; r++) {
+        if (!tile.joined || tile.joined->keeps_sums) {
             UNROLL
-            for (int x = 0; x < X; x++) store(to + r * ACCUMULATORS + x, sum[r][x]);
+            for (int r = 0; r < R; r++) {
+                UNROLL
+                for (int x = 0; x < X; x++) store(to + r * ACCUMULATORS + x, sum[r][x]);
+            }
         }
+        if (tile.joined) move_sums<R, X>(tile, row, (to - tile.sums) % ACCUMULATORS, sum);
         stream_start += tile.next_stream;
         scalars_start += tile.next_scalars;
         to += tile.next_sum;
