@@ -140,6 +140,25 @@ def test_results_are_those_of_one_thread(optimizer, size):
     assert trained(2, optimizer, size) == trained(1, optimizer, size)
 
 
+def test_results_are_those_of_one_thread_for_lengths_without_room():
+    """Their instructions are resolved in each run; FLUSH has the plan of the lengths before."""
+    model, optimizer = ModelConfig(encoders=4), Optimizer("sgd", batch_size=8)
+    program, every = compile(model, Options(optimizer=optimizer)), tiny_baseline.samples(4_000, model)
+    lengths = np.unique(every.lengths)
+    assert sum(map(len, program.sections)) * (len(lengths) - 2) > 1 << 16  # MOST_RESOLVED of instructions.h
+    assert any(each.unit in (M.DRAIN_0, M.DRAIN_1) for each in program.flush)
+    samples = every[np.concatenate([np.resize(np.flatnonzero(every.lengths == length), 8) for length in lengths])]
+    found = []
+    for threads in (1, 2):
+        trainer = open_trainer(model, card := EmulatedU50(), optimizer=optimizer)
+        card.threads = threads
+        trainer.load_parameters(initial_parameters(model, 0))
+        for part in (samples, *[samples[-16:]] * 40):
+            trainer.train(part, optimizer, 1e-3)
+        found.append(tensors_digest(trainer.store_parameters()))
+    assert found[0] == found[1]
+
+
 def test_results_are_those_of_one_thread_in_a_forked_process():
     """The parent's second thread waits for its next call; the child has none of the parent's threads."""
     card, trainer = on_threads(2)

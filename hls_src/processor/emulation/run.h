@@ -15,7 +15,8 @@ static void invalidate() {
 // Executes instructions [run.first, run.first + run.count); returns 0 cycles.
 static int run(Run &run, const Sample &sample) {
     if (make_room(sample.tokens)) {
-        for (int section : {FORWARD, BACKWARD, FLUSH}) join_drains(program.section[section], sample);
+        // Not those of FLUSH: all lengths have one plan of it, and there may be no room for some of them.
+        for (int section : {FORWARD, BACKWARD}) join_drains(program.section[section], sample);
     }
     const bool is_flush = run.first == program.section[FLUSH].first && run.count > 0;
     const Range range = is_flush ? program.section[FLUSH] : of_sample();
