@@ -7,7 +7,7 @@ import pytest
 
 from bttlab.card.image import IMAGES
 from bttlab.compiler.machine import M
-from test_processor_execute import RATES, any_memories, any_sample, any_tables
+from test_processor_execute import RATES, any_memories, any_sample, any_tables, check_memories
 
 from processor_native import Call, Instruction, Native, Operand, Sample
 
@@ -122,11 +122,7 @@ def compare(loop: Native, fast: Native, filled: dict, codes: list[Instruction], 
     overflow = run_one_by_one(loop, codes, sample)
     found, how = run_as_sections(fast, codes, cut, sample)
     assert found == overflow, codes
-    for name, memory in loop.memories.items():
-        same = fast.memories[name].view(np.uint32) == memory.view(np.uint32)
-        if memory.dtype == np.float32 and not same.all():
-            same |= np.isnan(memory) & np.isnan(fast.memories[name])
-        assert same.all(), (name, np.argwhere(~same)[:8].tolist(), codes, how.tolist())
+    check_memories(loop, fast, codes, how.tolist())
     return how
 
 

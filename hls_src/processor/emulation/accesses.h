@@ -33,6 +33,8 @@ struct Accesses {
     void add(int memory, bool writes, int low, int high) { access[count++] = {static_cast<short>(memory), writes, low, high}; }
 };
 
+static bool changes_sums(const Instruction &code) { return code.unit <= ENGINE_1 && code.operation != EXPAND; }
+
 static Accesses accesses_of(int i, const Sample &sample) {
     Accesses accesses = {};
     const Instruction &code = instruction_at(i);
@@ -47,10 +49,9 @@ static Accesses accesses_of(int i, const Sample &sample) {
         accesses.add(number_of(reach.memory), writes, is_any ? 0 : reach.low, is_any ? EVERYWHERE : reach.high);
     }
     // Instructions that access what no operand names keep their order.
-    const bool adds_up = code.unit <= ENGINE_1 && code.operation != EXPAND;
     if (code.unit == VECTOR) accesses.add(OF_VECTOR_UNIT, true, 0, EVERYWHERE);
     if (code.unit == SHUFFLE) accesses.add(OF_SHUFFLE_UNIT, true, 0, EVERYWHERE);
-    if (adds_up) accesses.add(SUMS + 2 * (code.unit - ENGINE_0) + (code.flags & PONG ? 1 : 0), true, 0, EVERYWHERE);
+    if (changes_sums(code)) accesses.add(SUMS + 2 * (code.unit - ENGINE_0) + (code.flags & PONG ? 1 : 0), true, 0, EVERYWHERE);
     return accesses;
 }
 

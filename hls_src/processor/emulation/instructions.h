@@ -37,7 +37,7 @@ static bool has_token_offsets(const Instruction &code) {
 struct Resolved {
     bool is_known, has_steps, is_planned;  // planned: known but for token offsets
     bool is_joined;                        // a drain that is executed with the ACCUMULATE before it
-    const Joined *joined;                  // of an ACCUMULATE with which drains are executed
+    Joined *joined;                        // of an ACCUMULATE with which drains are executed
     Nest nest;
     union {
         EnginePlan engine;
@@ -51,6 +51,8 @@ struct Resolved {
 constexpr int MOST_RESOLVED = 1 << 16;
 static Resolved resolved_memory[MOST_RESOLVED];
 static int first_resolved[SEQUENCE + 1], resolved_count;  // -1: the length has not run
+
+static Resolved &resolved_at(int i, const Sample &sample) { return resolved_memory[first_resolved[sample.tokens] + i]; }
 
 static void forget_resolved() {
     for (int &first : first_resolved) first = -1;
@@ -121,7 +123,7 @@ static void execute(int i, Run &run, const Sample &sample) {
         resolve_all(once, code, sample);
         return execute_resolved(once, run, sample);
     }
-    Resolved &resolved = resolved_memory[first_resolved[sample.tokens] + i];
+    Resolved &resolved = resolved_at(i, sample);
     prefetch(&resolved + 1);  // most often the next one
     if (resolved.is_joined && joins_drains) return;
     if (resolved.is_planned && !resolved.is_known) {

@@ -13,8 +13,6 @@ static int joining_count;
 
 static void forget_joined() { joining_count = 0; }
 
-static Resolved &resolved_at(int i, const Sample &sample) { return resolved_memory[first_resolved[sample.tokens] + i]; }
-
 // Accesses in the order in which instructions are executed: those of a joined drain are its ACCUMULATE's.
 static Accesses joined_accesses_of(int i, const Sample &sample) {
     if (first_resolved[sample.tokens] < 0) return accesses_of(i, sample);
@@ -80,7 +78,7 @@ static bool keeps_sums(int adder, int end, const Sample &sample) {
     for (int i = adder + 1; i < end; i++) {
         const Instruction &later = instruction_at(i);
         const Resolved &resolved = resolved_at(i, sample);
-        const bool drains = later.unit == code.unit + ENGINES, adds = later.unit == code.unit && later.operation != EXPAND;
+        const bool drains = later.unit == code.unit + ENGINES, adds = later.unit == code.unit && changes_sums(later);
         if (!(drains || adds) || ((later.flags ^ code.flags) & PONG) || !resolved.has_steps) continue;
         if (drains && !resolved.is_joined) return true;
         if (adds && sums_of_row(resolved) >= count) return false;  // it writes all rows
@@ -92,13 +90,14 @@ static bool keeps_sums(int adder, int end, const Sample &sample) {
 static void join_drains(const Range &section, const Sample &sample) {
     static Accesses accesses[PROGRAM_DEPTH];
     int adders[ENGINES][2] = {{-1, -1}, {-1, -1}};  // the last instruction that changed sums
-    for (int i = section.first; i < section.first + section.count; i++) {
+    const int end = section.first + section.count;
+    for (int i = section.first; i < end; i++) {
         const Instruction &code = instruction_at(i);
         Resolved &resolved = resolved_at(i, sample);
         resolve_all(resolved, code, sample);
         accesses[i] = accesses_of(i, sample);
         const bool is_pong = code.flags & PONG;
-        if (code.unit <= ENGINE_1 && code.operation != EXPAND) adders[code.unit - ENGINE_0][is_pong] = i;
+        if (changes_sums(code)) adders[code.unit - ENGINE_0][is_pong] = i;
         if ((code.unit != DRAIN_0 && code.unit != DRAIN_1) || !resolved.has_steps || !resolved.nest.is_inside) continue;
         const int adder = adders[code.unit - DRAIN_0][is_pong];
         if (adder < 0 || !code.operand[BANK_OUT].valid) continue;
@@ -116,13 +115,12 @@ static void join_drains(const Range &section, const Sample &sample) {
         if (!join(resolved.nest, used_rows(adding.nest), sums_in_row, joined)) continue;
         joined.drain[joined.count++] = static_cast<short>(i);
         if (!adding.joined) adding.joined = &joined_memory[joining_count++];
-        joined_memory[adding.joined - joined_memory] = joined;
+        *adding.joined = joined;
         resolved.is_joined = true;
     }
-    const int end = section.first + section.count;
     for (int i = section.first; i < end; i++) {
-        const Joined *joined = resolved_at(i, sample).joined;
-        if (joined) joined_memory[joined - joined_memory].keeps_sums = keeps_sums(i, end, sample);
+        Joined *joined = resolved_at(i, sample).joined;
+        if (joined) joined->keeps_sums = keeps_sums(i, end, sample);
     }
 }
 
