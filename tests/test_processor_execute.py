@@ -203,6 +203,27 @@ def vector(random: Random, operation: int) -> Instruction:
     )
 
 
+def sums_of_columns(random: Random, operation: int) -> Instruction:
+    """COLUMNS with rows along the outermost level, whose terms are all active."""
+    n = (int(random.integers(2, 6)), *(int(random.integers(1, 5)) for _ in range(3)))
+    size = int(np.prod(n[1:]))
+    operands = {
+        o: Operand(bank, int(random.integers(0, 60)), (size, n[2] * n[3], n[3], 1)) for o, bank in ((0, 2), (1, 16))
+    }
+    results = {o: Operand(bank, 5, (0, n[2] * n[3], n[3], 1)) for o, bank in ((3, 17), (4, 18))}
+    for o in [[3], [4], [3, 4]][int(random.integers(3))]:
+        operands[o] = results[o]
+    return Instruction(
+        *(M.VECTOR, operation, n, operands),
+        flags=int(random.choice([0, M.CHECK])),
+        count=int(random.choice([0, random.integers(1, 40)])),
+        immediate=(0, 0),
+        depth_mask=1,
+        accumulator_level=0,
+        vector_level=int(random.integers(1, 4)),
+    )
+
+
 def shuffle(random: Random, _operation: int) -> Instruction:
     n = (int(random.integers(1, 5)), *any_nest(random, 12)[1:])
     operands = bank_operands(random, n, (1,), (4,))
@@ -222,19 +243,34 @@ def shuffle(random: Random, _operation: int) -> Instruction:
     )
 
 
+def shuffle_with_entries_of_blocks(random: Random, operation: int) -> Instruction:
+    """A shuffle whose blocks are permuted in different ways, at places that differ."""
+    n = (int(random.integers(2, 5)), 1, int(random.integers(1, 4)), int(random.integers(2, 6)))
+    size = n[2] * n[3]
+    operands = {
+        0: Operand(0, 0, (size, 0, n[3], 1)),
+        1: Operand(2, int(random.integers(0, 100)), (size, 0, n[3], 1)),
+        2: Operand(0, n[0] * size, (size, 0, n[3], 1)),
+        4: Operand(16, int(random.integers(60, 100)), (size, 0, 1, n[2])),
+    }
+    return Instruction(M.SHUFFLE, operation, n, operands, count=n[3])
+
+
 def fill_columns(random: Random, table: np.ndarray, code: Instruction) -> None:
     """Write a shuffle's entries: each active step writes another place of each column, and all are read."""
-    _, *n = code.n
+    blocks, *n = code.n
     steps = np.arange(np.prod(n)).reshape(n)
     active = steps[tuple(slice(0, x) for x in code.active[1:])].ravel()
-    places = np.array([random.permutation(M.SHUFFLE_VECTORS)[: len(active)] for _ in range(M.LANES)])
-    first_in, first_out = code.operands[0].base, code.operands[2].base
-    for s, step in enumerate(active):
-        table[first_in + step, : M.LANES] = 1 << 15 | random.integers(0, M.LANES, M.LANES) | places[:, s] << 4
-    for step in steps.ravel():
-        read = [random.choice(column) for column in places]
-        enable = (random.random(M.LANES) < 0.9).astype(int) << 15
-        table[first_out + step, M.LANES :] = enable | random.integers(0, M.LANES, M.LANES) | np.array(read) << 4
+    for block in range(blocks):
+        places = np.array([random.permutation(M.SHUFFLE_VECTORS)[: len(active)] for _ in range(M.LANES)])
+        first_in = code.operands[0].base + block * code.operands[0].stride[0]
+        first_out = code.operands[2].base + (block + 1) * code.operands[2].stride[0]
+        for s, step in enumerate(active):
+            table[first_in + step, : M.LANES] = 1 << 15 | random.integers(0, M.LANES, M.LANES) | places[:, s] << 4
+        for step in steps.ravel():
+            read = [random.choice(column) for column in places]
+            enable = (random.random(M.LANES) < 0.9).astype(int) << 15
+            table[first_out + step, M.LANES :] = enable | random.integers(0, M.LANES, M.LANES) | np.array(read) << 4
 
 
 def swapped_axes(rows: int, columns: int, width: int, *, is_flat: bool) -> tuple[np.ndarray, int]:
@@ -267,7 +303,9 @@ CASES: list[tuple[str, Callable[[Random, int], Instruction], int]] = [
     ("engine line of points", line_of_points, M.REDUCE),
     ("drain", drain, 0),
     *((f"vector {o}", vector, o) for o in range(M.SOFTMAX_BACK + 1)),
+    ("vector sums of columns", sums_of_columns, M.COLUMNS),
     ("shuffle", shuffle, 0),
+    ("shuffle with entries of blocks", shuffle_with_entries_of_blocks, 0),
     ("update", update, 0),
 ]
 
@@ -360,8 +398,8 @@ def any_memories(random: Random, native: Native) -> dict[str, np.ndarray]:
     }
 
 
-def check(loop, fast, filled, code, rows, sample, again=False, **arguments) -> None:
-    """Run an instruction on both, from the same memories; compare all of them and the flags."""
+def check(loop, fast, filled, code, rows, sample, again=False, **arguments) -> tuple[bool, ...]:
+    """Run an instruction on both, from the same memories; compare all of them and the flags, and return these."""
     flags = []
     for native in (loop, fast):
         call = Call(**RATES | arguments)
@@ -374,6 +412,7 @@ def check(loop, fast, filled, code, rows, sample, again=False, **arguments) -> N
             native.memories["sums"][code.unit, 1 if code.flags & M.PONG else 0, rows:] = 0
     check_memories(loop, fast, code)
     assert flags[0] == flags[1], code
+    return flags[0]
 
 
 def check_memories(loop: Native, fast: Native, *about: object) -> None:
@@ -416,6 +455,16 @@ def test_a_fold_keeps_negative_zero(loop, fast):
     code = Instruction(M.ENGINE_0, M.REDUCE, (1, 1, 1, 1), operands, count=16, depth_mask=8)
     check(loop, fast, filled, code, 16, any_sample(random))
     assert np.signbit(loop.memories["bank 16"][0]).all()
+
+
+@pytest.mark.parametrize("results", [(3,), (4,), (3, 4)], ids=str)
+def test_columns_check_the_sums_that_they_write(loop, fast, results):
+    random = np.random.default_rng(8)
+    filled = any_memories(random, loop)
+    filled["bank 2"][:8], filled["bank 16"][:8] = 2.0**62, 2.0**-62  # a sum of a is 2^63, one of a b is 2
+    operands = {0: Operand(2, 0, (0, 0, 1, 0)), 1: Operand(16, 0, (0, 0, 1, 0))} | {o: Operand(14 + o) for o in results}
+    code = Instruction(M.VECTOR, M.COLUMNS, (1, 1, 2, 1), operands, flags=M.CHECK, depth_mask=7, accumulator_level=2)
+    assert check(loop, fast, filled, code, 0, any_sample(random))[0] == (4 in results)
 
 
 @pytest.mark.long

@@ -42,6 +42,7 @@ struct Resolved {
     union {
         EnginePlan engine;
         RowPlan rows;
+        ShufflePlan shuffle;
     };
     Resolved() {}
 };
@@ -84,6 +85,7 @@ static __attribute__((noinline)) void resolve_all(Resolved &resolved, const Inst
         resolved.is_planned = is_lasting(nest);
     }
     if (code.unit == VECTOR) resolved.rows = plan_rows(nest);
+    if (code.unit == SHUFFLE) resolved.shuffle = plan_shuffle(nest, resolved.is_known);
 }
 
 // A sample reads more instructions than the first-level cache keeps until the next sample.
@@ -109,7 +111,7 @@ static void execute_resolved(const Resolved &resolved, Run &run, const Sample &s
         case DRAIN_0:
         case DRAIN_1: return run_drain(nest, run);
         case VECTOR: return run_vector(nest, resolved.rows, sample, run);
-        case SHUFFLE: return run_shuffle(nest, run);
+        case SHUFFLE: return run_shuffle(nest, resolved.shuffle, run);
         case UPDATE: return run_update(nest, run);
     }
 }
@@ -139,6 +141,7 @@ static void forget_instructions() {
     for (int i = 0; i < PROGRAM_DEPTH; i++) is_decoded[i] = false;
     forget_resolved();
     forget_maps();
+    forget_places();
     take_functions();
 }
 

@@ -146,17 +146,16 @@ static inline float scalar_of(const Vector *vector, int l) { return scalars_of(v
 
 alignas(REGISTER_BYTES) static const int LANE_NUMBERS[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-// A vector times a scalar in memory. If `folded`, the multiplication broadcasts the scalar, with a load for each multiplication.
-// Else a broadcast serves several of them: compilers prefer that, but on AMD Zen 4 it takes the time of another operation.
-ALWAYS_INLINE Lanes times_scalar(const Lanes &value, const Element *scalar, [[maybe_unused]] bool folded) {
+// A vector times a scalar in memory. The multiplication itself broadcasts the scalar: a broadcast that serves several of them,
+// which compilers prefer, takes the time of another operation on AMD Zen 4.
+ALWAYS_INLINE Lanes times_scalar(const Lanes &value, const Element *scalar) {
 #if defined(__AVX512F__)
     Lanes product;
-    if (folded) {
-        __asm__("vmulps %2%{1to16%}, %1, %0" : "=v"(product.part[0]) : "v"(value.part[0]), "m"(*scalar));
-        return product;
-    }
-#endif
+    __asm__("vmulps %2%{1to16%}, %1, %0" : "=v"(product.part[0]) : "v"(value.part[0]), "m"(*scalar));
+    return product;
+#else
     return value * splat<Lanes>(*scalar);
+#endif
 }
 
 // A mask of the first `count` lanes, for &.
@@ -268,6 +267,38 @@ static inline Lanes trees(const Lanes *vectors) {
     }
     return {{add_lanes(add_pairs(four[0], four[1]), add_pairs(four[2], four[3]))}};
 }
+
+// Of eight vectors: those of 0, 4, 2, 6, 1, 5, 3, 7 are lanes 0, 1, 4, 5, 8, 9, 12, 13.
+static inline __m512 trees_of_eight(const Lanes *vectors) {
+    __m512 half[4];
+    UNROLL
+    for (int i = 0; i < 4; i++) half[i] = add_halves(vectors[2 * i].part[0], vectors[2 * i + 1].part[0]);
+    const __m512 pairs = add_pairs(add_quarters(half[0], half[1]), add_quarters(half[2], half[3]));
+    return add_lanes(pairs, pairs);
+}
+
+// The adder trees of two points with USED vectors each: those of the second point fill the registers of the first.
+template <int USED>
+static inline void trees_of_two(const Lanes (&vectors)[2][USED], Lanes (&result)[2]) {
+    constexpr int LEFT = 2 * USED > LANES ? 2 * USED - LANES : 0;  // of the second point
+    static_assert(USED <= LANES && LEFT <= LANES / 2, "they fit a register and a half");
+    Lanes all[LANES], rest[LANES / 2];
+    UNROLL
+    for (int i = 0; i < LANES; i++) all[i] = i < 2 * USED ? vectors[i / USED][i % USED] : Lanes{};
+    UNROLL
+    for (int i = 0; i < LANES / 2; i++) rest[i] = vectors[1][i < LEFT ? USED - LEFT + i : 0];
+    result[0] = trees<2 * USED < LANES ? 2 * USED : LANES>(all);
+    static constexpr int LANE_OF_EIGHT[LANES / 2] = {0, 8, 4, 12, 1, 9, 5, 13};
+    alignas(REGISTER_BYTES) static constexpr auto lane = [] {
+        struct Table {
+            int of[LANES];
+        } table = {};
+        for (int l = 0; l < USED; l++) table.of[l] = l < USED - LEFT ? USED + l : LANES + LANE_OF_EIGHT[(l - (USED - LEFT)) % 8];
+        return table;
+    }();
+    const Lanes second = LEFT ? Lanes{{trees_of_eight(rest)}} : result[0];
+    result[1] = permute(result[0], second, _mm512_load_si512(lane.of));
+}
 #else
 typedef float Eight __attribute__((vector_size(32), may_alias));
 
@@ -304,6 +335,12 @@ static inline Lanes trees(const Lanes *vectors) {
                      pick<1, 3, 9, 11, 5, 7, 13, 15>(pair[0], pair[1]);
     }
     return join(sum[0], sum[1]);
+}
+
+template <int USED>
+static inline void trees_of_two(const Lanes (&vectors)[2][USED], Lanes (&result)[2]) {
+    UNROLL
+    for (int i = 0; i < 2; i++) result[i] = trees<USED>(vectors[i]);
 }
 #endif
 

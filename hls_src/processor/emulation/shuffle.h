@@ -234,10 +234,17 @@ static inline void give_transpose(const Transpose &t, const float *elements, con
     for (int i = 0; i < 4; i++) to.give(t.vector + i * t.period, column[i] & lanes);
 }
 
+// Where a block's vectors in are, and where its vectors out go.
+struct Block {
+    const Vector *from;
+    Destination to;
+};
+
 // Gathers the vectors out from the elements of a block.
-static void permute_block(const ShuffleMap &map, const Vector *block, Destination to) {
+static void permute_block(const ShuffleMap &map, const Block &block) {
+    const Destination &to = block.to;
     static const float zeros[4] = {};
-    const float *elements = reinterpret_cast<const float *>(block);
+    const float *elements = reinterpret_cast<const float *>(block.from);
     for (int t = 0; t < map.transpose_count; t++) give_transpose(map.transposes[t], elements, to);
     for (const Single *s = map.singles; s < map.singles + map.single_count; s++) {
         const Place *place = map.place[s->vector];
@@ -246,7 +253,7 @@ static void permute_block(const ShuffleMap &map, const Vector *block, Destinatio
         if (s->is_pair) {
             const __m512i lanes = _mm512_maskz_cvtepu16_epi32(0xffff, *reinterpret_cast<const __m256i_u *>(place));
             const int is_some = _mm512_cmpneq_epi32_mask(lanes, _mm512_set1_epi32(ZERO_PLACE));
-            to.give(s->vector, permute(load(block + s->even), load(block + s->odd), lanes, is_some));
+            to.give(s->vector, permute(load(block.from + s->even), load(block.from + s->odd), lanes, is_some));
             continue;
         }
 #endif
@@ -262,40 +269,44 @@ static void permute_block(const ShuffleMap &map, const Vector *block, Destinatio
 
 #if defined(__AVX512F__)
 // WHOLE: all exchanges are of eight vectors in and eight out.
-template <bool WHOLE>
-static void exchange_block(const ShuffleMap &map, const Vector *block, Destination to) {
+template <bool WHOLE, typename BlockAt>
+static void exchange_blocks(const ShuffleMap &map, int blocks, BlockAt block_at) {
     const Lanes lanes = some_lanes(map.permutes.lanes);
     __m512i lane[STAGES][2];
     UNROLL
     for (int i = 0; i < 2 * STAGES; i++) lane[i / 2][i % 2] = _mm512_load_si512(map.permutes.lane[i / 2][i % 2]);
-    for (const Exchange *e = map.exchanges; e < map.exchanges + map.exchange_count; e++) {
-        Lanes vectors[EXCHANGED];
-        UNROLL
-        for (int i = 0; i < EXCHANGED; i++) vectors[i] = load(WHOLE || i < e->ins ? block + e->in[i] : &zero_vector);
-        exchange(vectors, [&](int s, int half, const Lanes &a, const Lanes &b) { return permute(a, b, lane[s][half]); });
-        UNROLL
-        for (int i = 0; i < EXCHANGED; i++) {
-            if (WHOLE || i < e->outs) to.give(e->out[i], vectors[i] & lanes);
+    for (int b = 0; b < blocks; b++) {
+        const Block block = block_at(b);
+        for (const Exchange *e = map.exchanges; e < map.exchanges + map.exchange_count; e++) {
+            Lanes vectors[EXCHANGED];
+            UNROLL
+            for (int i = 0; i < EXCHANGED; i++) vectors[i] = load(WHOLE || i < e->ins ? block.from + e->in[i] : &zero_vector);
+            exchange(vectors, [&](int s, int half, const Lanes &a, const Lanes &b) { return permute(a, b, lane[s][half]); });
+            UNROLL
+            for (int i = 0; i < EXCHANGED; i++) {
+                if (WHOLE || i < e->outs) block.to.give(e->out[i], vectors[i] & lanes);
+            }
         }
     }
 }
 #endif
 
-static void move_block(const ShuffleMap &map, const Vector *block, Destination to) {
+static void move_block(const ShuffleMap &map, const Block &block) {
     for (const Move *move = map.moves; move < map.moves + map.move_count; move++) {
-        const Vector *from = move->from < 0 ? &zero_vector : block + move->from;
+        const Vector *from = move->from < 0 ? &zero_vector : block.from + move->from;
         const int stride = move->from >= 0;
-        for (int n = 0; n < move->count; n++, from += stride) to.give(move->to + n, load(from));
+        for (int n = 0; n < move->count; n++, from += stride) block.to.give(move->to + n, load(from));
     }
 }
 
-static void give_block(const ShuffleMap &map, const Vector *block, const Destination &to) {
-    if (map.move_count) return move_block(map, block, to);
+// Gives the vectors out of blocks that share a map.
+template <typename BlockAt>
+static void give_blocks(const ShuffleMap &map, int blocks, BlockAt block_at) {
 #if defined(__AVX512F__)
-    if (map.exchange_count && map.permutes.are_whole) return exchange_block<true>(map, block, to);
-    if (map.exchange_count) return exchange_block<false>(map, block, to);
+    if (map.exchange_count && map.permutes.are_whole) return exchange_blocks<true>(map, blocks, block_at);
+    if (map.exchange_count) return exchange_blocks<false>(map, blocks, block_at);
 #endif
-    permute_block(map, block, to);
+    for (int b = 0; b < blocks; b++) map.move_count ? move_block(map, block_at(b)) : permute_block(map, block_at(b));
 }
 
 // Whether the steps of a block access contiguous vectors, in order.
@@ -308,9 +319,30 @@ static bool lies_together(const Nest &nest, int o, const Box &box) {
     return !nest.operand[o].token_offset;
 }
 
-static int bank_places[MAP_VECTORS], buffer_places[MAP_VECTORS];
+// The lists of places of blocks' vectors out: few differ.
+constexpr int MOST_LISTS = 256, MOST_PLACES = 1 << 15;
+static struct {
+    int first, count;
+} place_list[MOST_LISTS];
+static int place_memory[MOST_PLACES], lists_in_use, places_in_use;
 
-// The places of a block's vectors out in operand o, from that of the first one on.
+static void forget_places() { lists_in_use = places_in_use = 0; }
+
+// A list with these places; null if there is no room for it.
+static const int *kept_places(const int *places, int count) {
+    for (int i = 0; i < lists_in_use; i++) {
+        const int *kept = place_memory + place_list[i].first;
+        if (place_list[i].count == count && !__builtin_memcmp(kept, places, sizeof(int) * count)) return kept;
+    }
+    if (lists_in_use == MOST_LISTS || places_in_use + count > MOST_PLACES) return nullptr;
+    int *kept = place_memory + places_in_use;
+    __builtin_memcpy(kept, places, sizeof(int) * count);
+    place_list[lists_in_use++] = {places_in_use, count};
+    places_in_use += count;
+    return kept;
+}
+
+// The places of a block's vectors out in operand o, from that of the first one on; in `places` unless they follow one another.
 static const int *places_of(const Nest &nest, int o, const Box &writes, int *places) {
     const bool has_rows = o == SHUFFLED_BUFFER && nest.code->row_level;
     if (!nest.code->operand[o].valid || (!has_rows && lies_together(nest, o, writes))) return in_order;
@@ -427,55 +459,92 @@ static void swap_block(const Nest &nest, int block, const Box &in, const Box &ou
     });
 }
 
-static void run_shuffle(const Nest &nest, Run &run) {
+// What is the same for all samples for which a nest holds.
+struct ShufflePlan {
+    bool is_too_large;  // a block has too many vectors
+    bool same_entries;  // all blocks have the same map
+    bool meet;          // in and out may access the same address
+    bool stays;         // blocks are read in place, without a copy
+    bool at_once;       // vectors out go to their places at once, in any order: nothing else is to be done with them
+    int vectors_out;    // of a block
+    const int *at[2];   // the places of a block's vectors out in bank and buffer; null: to be found in each run
+};
+
+static int found_places[2][MAP_VECTORS];
+
+// `lasts`: whether it holds for other samples, too.
+static ShufflePlan plan_shuffle(const Nest &nest, bool lasts) {
     const Instruction &code = *nest.code;
     const Box reads = shuffle_reads(nest), writes = shuffle_writes(nest);
-    long vectors_in = 1;
-    for (int j = 1; j < LEVELS; j++) vectors_in *= nest.end[j];
-    long vectors_out = 1;
-    for (int j = 1; j < LEVELS; j++) vectors_out *= writes.to[j] + 1;
-    if (vectors_in > MOST_READS || vectors_out > MAP_VECTORS) {
+    ShufflePlan plan = {};
+    long vectors_in = 1, vectors_out = 1;
+    for (int j = 1; j < LEVELS; j++) vectors_in *= nest.end[j], vectors_out *= writes.to[j] + 1;
+    plan.is_too_large = vectors_in > MOST_READS || vectors_out > MAP_VECTORS;
+    if (plan.is_too_large || nest.n[0] < 2) return plan;
+    plan.vectors_out = static_cast<int>(vectors_out);
+    const bool has_offsets = nest.operand[ENTRY_IN].token_offset || nest.operand[ENTRY_OUT].token_offset;
+    plan.same_entries = stays_along(nest, ENTRY_IN, 0) && stays_along(nest, ENTRY_OUT, 0) && !has_offsets;
+    const Reach &from = nest.operand[SOURCE], &to = nest.operand[SHUFFLED_OUT];
+    plan.meet = from.memory == to.memory && overlap(from, to);
+    plan.stays = !plan.meet && lies_together(nest, SOURCE, reads);
+    const bool to_bank = code.operand[SHUFFLED_OUT].valid, to_buffer = code.operand[SHUFFLED_BUFFER].valid;
+    const bool is_distinct = are_distinct(nest, to_buffer ? SHUFFLED_BUFFER : SHUFFLED_OUT, writes);
+    plan.at_once = !plan.meet && !(code.flags & CHECK) && to_bank != to_buffer && is_distinct;
+    for (int i = 0; i < 2 && lasts; i++) {
+        plan.at[i] = places_of(nest, SHUFFLED_OUT + i, at_block(writes, 1), found_places[i]);
+        if (plan.at[i] != in_order) plan.at[i] = kept_places(plan.at[i], plan.vectors_out);
+    }
+    return plan;
+}
+
+static void run_shuffle(const Nest &nest, const ShufflePlan &plan, Run &run) {
+    if (plan.is_too_large) {
         run.overflow = true;
         return;
     }
     const int blocks = nest.n[0];
     if (blocks < 2) return;
-    const bool has_offsets = nest.operand[ENTRY_IN].token_offset || nest.operand[ENTRY_OUT].token_offset;
-    const bool same_entries = stays_along(nest, ENTRY_IN, 0) && stays_along(nest, ENTRY_OUT, 0) && !has_offsets;
+    const Instruction &code = *nest.code;
+    const Box reads = shuffle_reads(nest), writes = shuffle_writes(nest);
     ShuffleMap *map = kept_map(nest);
+    const int *at[2];
+    for (int i = 0; i < 2; i++) {
+        at[i] = plan.at[i] ? plan.at[i] : places_of(nest, SHUFFLED_OUT + i, at_block(writes, 1), found_places[i]);
+    }
+    const bool check = code.flags & CHECK, to_buffer = code.operand[SHUFFLED_BUFFER].valid;
+    const auto to_bank_of = [&](int block) { return Destination{start_of(nest, SHUFFLED_OUT, block), at[0]}; };
+    const auto to_buffer_of = [&](int block) { return Destination{buffer_start(nest, block), at[1]}; };
+    const auto make = [&](int block) { make_map(*map, nest, at_block(reads, block), at_block(writes, block + 1)); };
+    if (plan.at_once && plan.stays && plan.same_entries) {
+        if (!map->is_made) make(0);
+        give_blocks(*map, blocks - 1, [&](int block) {
+            return Block{start_of(nest, SOURCE, block), to_buffer ? to_buffer_of(block + 1) : to_bank_of(block + 1)};
+        });
+        return;
+    }
     // Reads a block's vectors while the previous block's are written: step by step if both may access the same address.
-    const Reach &from = nest.operand[SOURCE], &to = nest.operand[SHUFFLED_OUT];
-    const bool meet = from.memory == to.memory && overlap(from, to);
-    const bool stays = !meet && lies_together(nest, SOURCE, reads);  // the block is read in place, without a copy
-    const bool to_bank = code.operand[SHUFFLED_OUT].valid, to_buffer = code.operand[SHUFFLED_BUFFER].valid;
-    const bool check = code.flags & CHECK;
-    // Vectors out go to their places at once, in any order, unless something else is to be done with them.
-    const bool is_distinct = are_distinct(nest, to_buffer ? SHUFFLED_BUFFER : SHUFFLED_OUT, writes);
-    const bool at_once = !meet && !check && to_bank != to_buffer && is_distinct;
-    const int *bank_at = places_of(nest, SHUFFLED_OUT, at_block(writes, 1), bank_places);
-    const int *buffer_at = places_of(nest, SHUFFLED_BUFFER, at_block(writes, 1), buffer_places);
     Marks marks = {};
     const Vector *before = nullptr;
     for (int block = 0; block < blocks; block++) {
         const bool takes = block + 1 < blocks, gives = block > 0;
-        if (gives && !(same_entries && map->is_made)) make_map(*map, nest, at_block(reads, block - 1), at_block(writes, block));
-        Vector *taken = stays ? start_of(nest, SOURCE, block) : block_vectors[block % 2];
-        if (!meet && takes && !stays) take_vectors(nest, at_block(reads, block), taken);
+        if (gives && !(plan.same_entries && map->is_made)) make(block - 1);
+        Vector *taken = plan.stays ? start_of(nest, SOURCE, block) : block_vectors[block % 2];
+        if (!plan.meet && takes && !plan.stays) take_vectors(nest, at_block(reads, block), taken);
         Destinations all = {};
-        if (to_bank) all.to[all.count++] = {start_of(nest, SHUFFLED_OUT, block), bank_at};
-        if (to_buffer) all.to[all.count++] = {buffer_start(nest, block), buffer_at};
-        if (gives) give_block(*map, before, at_once ? all.to[0] : Destination{permuted, in_order});
-        if (!at_once) {
-            const int vectors = gives ? static_cast<int>(vectors_out) : 0;
+        if (code.operand[SHUFFLED_OUT].valid) all.to[all.count++] = to_bank_of(block);
+        if (to_buffer) all.to[all.count++] = to_buffer_of(block);
+        if (gives) give_blocks(*map, 1, [&](int) { return Block{before, plan.at_once ? all.to[0] : Destination{permuted, in_order}}; });
+        if (!plan.at_once) {
+            const int vectors = gives ? plan.vectors_out : 0;
             for (int w = 0; w < vectors; w++) {
                 if (check) mark_overflow(marks, load(permuted + w), STATE_LIMIT);
-                if (!meet) all.give(w, load(permuted + w));
+                if (!plan.meet) all.give(w, load(permuted + w));
             }
-            if (meet) swap_block(nest, block, at_block(reads, block), at_block(writes, block), taken, all);
+            if (plan.meet) swap_block(nest, block, at_block(reads, block), at_block(writes, block), taken, all);
         }
         before = taken;
     }
-    map->is_made = map->is_made && same_entries;
+    map->is_made = map->is_made && plan.same_entries;
     if (check) run.overflow |= any_mark(marks);
 }
 

@@ -38,11 +38,6 @@ ALWAYS_INLINE Pointer next(Pointer vector, long vectors) {
     return vector;
 }
 
-// Of a tile's scalars, how many are broadcast by the multiplications: as many as need no more loads than multiplications.
-static constexpr int folded_broadcasts(int scalars, int vectors) {
-    return vectors == 1 ? scalars : (scalars * vectors - scalars - vectors) / (vectors - 1);
-}
-
 // EXPAND: result (y, x) = addend (y, x) + sum over r of scalars (y)[r] x buffer (x)[r]. Vectors are contiguous along x and
 // strided along y.
 struct ExpandTile {
@@ -84,7 +79,7 @@ static void expand_tile(const ExpandTile &tile, int times, const Vector *buffer,
                 UNROLL
                 for (int x = 0; x < X; x++) {
                     const Lanes value = SHARED ? vector[x] : load(row + y * buffer_y);
-                    sum[y][x] = sum[y][x] + times_scalar(value, scalar, y < folded_broadcasts(Y, X));
+                    sum[y][x] = sum[y][x] + times_scalar(value, scalar);
                 }
             }
             UNROLL
@@ -186,7 +181,7 @@ static void accumulate_tile(const AccumulateTile &tile, int times, long stream_s
                 for (int r = 0; r < R; r++) {
                     UNROLL
                     for (int x = 0; x < X; x++) {
-                        const Lanes product = HAS_SCALARS ? times_scalar(vector[x], scalars + r, r < folded_broadcasts(R, X))
+                        const Lanes product = HAS_SCALARS ? times_scalar(vector[x], scalars + r)
                                                           : vector[x] * splat<Lanes>(0.0f);
                         sum[r][x] = sum[r][x] + product;
                     }
@@ -292,8 +287,14 @@ static void reduce_points(const ReduceTile &tile, const Fold &fold, int first, i
         const int point = first + t * Y;
         Lanes sum[Y][R];
         sum_rows<Y, R>(tile, stream, tile.buffer, sum);
+        Lanes result[Y];
+        if constexpr (Y == 2 && 2 * R <= TILE_SUMS) {
+            trees_of_two(sum, result);
+        } else {
+            for (int y = 0; y < Y; y++) result[y] = trees<R>(sum[y]);
+        }
         UNROLL
-        for (int y = 0; y < Y; y++) fold.give(point + y, trees<R>(sum[y]));
+        for (int y = 0; y < Y; y++) fold.give(point + y, result[y]);
         UNROLL
         for (int y = 0; y < Y; y++) {
             Vector *kept = fold.kept_at(point + y);

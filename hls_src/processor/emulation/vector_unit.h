@@ -254,6 +254,41 @@ static void vector_rows(const Nest &nest, const RowPlan &plan, const Sample &sam
     if (check) run.overflow |= any_mark(marks);
 }
 
+// COLUMNS with whole rows, all lanes of which are valid: a vector of sums at a time, since most have few terms.
+static void add_columns(const Nest &nest, int along, Run &run) {
+    const Instruction &code = *nest.code;
+    const bool has[2] = {code.operand[R0_OUT].valid, code.operand[R1_OUT].valid};
+    Box box = active_box(nest);
+    const int last = box.to[along];
+    box.to[along] = 0;
+    const auto next = [&](int o) { return static_cast<long>(nest.operand[o].stride[along]); };
+    const long next_a = next(A_IN), next_b = next(B_IN);
+    Marks marks = {};
+    each_row(nest, box, innermost(box), [&](const Step &step, int count, const long *strides) {
+        const auto vector = [&](int o) { return nest.operand[o].memory + step.offset[o]; };
+        const Vector *from_a = vector(A_IN), *from_b = vector(B_IN);
+        Vector *to[2] = {vector(R0_OUT) + last * next(R0_OUT), vector(R1_OUT) + last * next(R1_OUT)};
+        const long stride_a = strides[A_IN], stride_b = strides[B_IN], stride[2] = {strides[R0_OUT], strides[R1_OUT]};
+        for (int n = 0; n < count; n++) {
+            const Lanes zero = splat<Lanes>(0.0f);
+            Lanes sum[2] = {zero, zero};
+            for (int t = 0; t <= last; t++) {
+                const Lanes a = load(from_a + n * stride_a + t * next_a), b = load(from_b + n * stride_b + t * next_b);
+                const RowStep<Lanes> of = row_step(operation_bits<COLUMNS>, {}, 0, a, b, b, [&](const Lanes &) { return zero; });
+                sum[0] = sum[0] + of.value_0;
+                sum[1] = sum[1] + of.value_1;
+            }
+            UNROLL
+            for (int i = 0; i < 2; i++) {
+                if (!has[i]) continue;
+                mark_overflow(marks, sum[i], STATE_LIMIT);
+                store(to[i] + n * stride[i], sum[i]);
+            }
+        }
+    });
+    if (code.flags & CHECK) run.overflow |= any_mark(marks);
+}
+
 typedef void VectorRows(const Nest &, const RowPlan &, const Sample &, Run &);
 
 template <int... OPERATION>
@@ -282,6 +317,9 @@ static void place_vector(Nest &nest, const Sample &sample) {
 
 static void run_vector(const Nest &nest, const RowPlan &plan, const Sample &sample, Run &run) {
     if (nest.code->operation > SOFTMAX_BACK) return;
+    if (nest.code->operation == COLUMNS && plan.along >= 0 && plan.is_whole && nest.count == 0) {
+        return add_columns(nest, plan.along, run);
+    }
     typedef std::make_integer_sequence<int, SOFTMAX_BACK + 1> Operations;
     rows_of(nest.code->operation, nest.count == 0, Operations{})(nest, plan, sample, run);
 }
