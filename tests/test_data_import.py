@@ -30,6 +30,40 @@ def test_json_lines_and_back(tmp_path, capsys):
     assert sum(intent["utterances"] for intent in found["intents"]) == 4478
 
 
+CONLL = "# intent: flight\nfly O\nto O\nlima B-city\n\n# intent: music\nplay O\njazz B-genre\n\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("other.csv", "text,label\nfly to quito,flight\nplay rock,music\n", "other.csv has no tags, and"),
+        ("other.conll", "fly O\nto O\nquito B-city\n\nplay O\nrock B-genre\n\n", "other.conll has no intents, and"),
+    ],
+)
+@pytest.mark.parametrize("split", ["dev", "test"])
+@pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=str)
+def test_splits_without_the_labels_of_the_others_are_refused(tmp_path, capsys, split, name, content, said, more):
+    (tmp_path / "train.conll").write_text(CONLL * 4)
+    (tmp_path / name).write_text(content)
+    of_train = [tmp_path / "train.conll", tmp_path / "made", f"--{split}", tmp_path / name]
+    assert said in refused(capsys, "data", "import", *of_train, *more)
+    turned = [tmp_path / name, tmp_path / "made", f"--{split}", tmp_path / "train.conll"]
+    assert said in refused(capsys, "data", "import", *turned, *more)
+    assert not (tmp_path / "made").exists()
+
+
+def test_labels_that_train_lacks_and_the_reader_of_each_file_are_told(tmp_path, capsys):
+    (tmp_path / "train.conll").write_text(CONLL * 4)
+    (tmp_path / "dev.conll").write_text(CONLL)
+    (tmp_path / "test.conll").write_text("# intent: dining\neat O\nin O\nrome B-stad\n\n")
+    parts = ["--dev", str(tmp_path / "dev.conll"), "--test", str(tmp_path / "test.conll")]
+    assert main(["data", "import", str(tmp_path / "train.conll"), str(tmp_path / "made"), *parts]) == 0
+    told = capsys.readouterr().out
+    assert "labels of test that train lacks, so no model predicts them: intent dining, slot stad" in told
+    assert "labels of dev" not in told
+    assert all(f"{name}.conll: read as CoNLL" in told for name in ("train", "dev", "test"))
+
+
 def test_a_table_of_classes(tmp_path, capsys):
     lines = [f'"Please, cancel order {n}!",stop it' if n % 3 else f"Where is {n}?,track" for n in range(40)]
     (tmp_path / "asked.csv").write_text("question,team\n" + "\n".join(lines))

@@ -14,7 +14,7 @@ from bttlab.data import Split, Vocabulary, encode, load_corpus
 from bttlab.data.spans import slots_of
 from bttlab.data.tags import ABSENT, PRIOR, WEIGHT, TagDecoder
 from bttlab.model import ModelConfig, initial_parameters
-from bttlab.runs.labelling import label, placeholder_split, split_words
+from bttlab.runs.labelling import label, placeholder_split, split_words, typed_pieces
 
 SLOTS = ["PAD", "UNK", "O", "B-city", "I-city", "B-date", "I-date", "B-code"]
 INTENTS = ["UNK", "flight", "fare"]
@@ -106,6 +106,28 @@ def test_spans_are_chunks_by_conllevals_rules(tags, spans):
 @pytest.fixture(scope="module")
 def corpus():
     return load_corpus("airline")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("flights to boston ?", ["flights", "to", "boston"]),  # no word of the corpus has a question mark
+        ("Flight 1299? to Xyz, (please)", ["flight", "1299", "to", "xyz", "please"]),
+        ("St. Louis and xyz.", ["st.", "louis", "and", "xyz."]),  # words end with a full stop
+        ("? !", []),
+    ],
+)
+def test_unknown_words_have_no_punctuation_that_the_corpus_has_not(corpus, text, words):
+    vocabulary = Vocabulary.from_sentences(corpus.train.words, None)
+    assert split_words(text, vocabulary) == words
+    pieces = typed_pieces(text, corpus, vocabulary)
+    assert [text[piece.start : piece.end].lower() for piece in pieces] == words
+
+
+def test_words_of_a_corpus_with_punctuation_stay_as_they_are():
+    """So `predict --file` has the words of `eval`."""
+    vocabulary = Vocabulary(["call", "of", "halo:", "?"])
+    assert split_words("call of duty: ?", vocabulary) == ["call", "of", "duty:", "?"]
 
 
 def test_probabilities_are_those_of_the_cards_losses(corpus):

@@ -1,10 +1,12 @@
 """Recipes: the schedule of the learning rate, the file, and runs that follow one."""
 
+import shutil
 import signal
 
 import numpy as np
 import pytest
 
+from bttlab.cli import main
 from bttlab.data import Augmentation, load_corpus
 from bttlab.data.tags import TagDecoder
 from bttlab.model import ReferenceTrainer
@@ -109,6 +111,44 @@ def test_a_run_its_evaluation_and_predictions_decode_tags_where_the_recipe_says_
         assert run_json(capsys, *evaluate, option)["decode_tags"] is flag and bool(decoded) is flag
     slots = run_json(capsys, "predict", "from boston", "--run", tmp_path / "run")["predictions"][0]["slots"]
     assert (slots == ["B-city"] * 2) is (decode == "true")
+
+
+def test_tags_are_decoded_by_the_counts_of_the_runs_own_training_split(tmp_path, corpus, capsys, monkeypatch):
+    """Neither another corpus that is scored, nor a changed one in the place of the run's, has a part in decoding."""
+    counted, count = [], TagDecoder._count
+
+    def counting(self, train, *ids):
+        counted.append(train)
+        count(self, train, *ids)
+
+    monkeypatch.setattr(TagDecoder, "_count", counting)
+    own = tmp_path / "own"
+    shutil.copytree(corpus, own)
+    file, out = tmp_path / "mine.toml", str(tmp_path / "run")
+    file.write_text(f"decode_tags = true\n{RECIPE}")
+    main(["train", "--out", out, "--recipe", str(file), "--data", str(own), "--encoders", "1", "--device", "reference",
+          "--samples", "3"])  # fmt: skip
+    of_run = load_corpus(own).train
+    other = tmp_path / "other"
+    shutil.copytree(own, other)
+    for name in ("seq.in", "seq.out", "label"):
+        lines = (other / "train" / name).read_text().splitlines()
+        (other / "train" / name).write_text("\n".join(lines[:2]) + "\n")
+    asked = (["eval", "--run", out, "--data", str(other)], ["predict", "from boston", "--run", out])
+    for command in asked:
+        counted.clear()
+        capsys.readouterr()
+        assert main(command) == 0
+        assert counted == [of_run] and "without the counts" not in "".join(capsys.readouterr())
+    shutil.rmtree(own)
+    shutil.copytree(other, own)
+    for command in asked:
+        counted.clear()
+        assert main(command) == 0
+        assert [len(train) for train in counted] == [0]
+        assert "is not the corpus own that the run was trained on; tags are decoded without" in "".join(
+            capsys.readouterr()
+        )
 
 
 @pytest.mark.parametrize("name", recipe_names())

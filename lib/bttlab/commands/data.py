@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Outcome:
     from bttlab.data import read_corpus
     from bttlab.data.corpus import store_corpus
-    from bttlab.data.importing import corpus_files, divided, read_utterances
+    from bttlab.data.importing import check_alike, corpus_files, divided, read_utterances, unknown_to_train
     from bttlab.data.readers.account import Choices
     from bttlab.data.tokenizer import Tokenizer
     from bttlab.model import ModelConfig
@@ -53,6 +53,7 @@ def run(options: argparse.Namespace) -> Outcome:
     parts = {"dev": options.dev, "test": options.test, "train": options.file}
     read = {name: read_utterances(path, choices) for name, path in parts.items() if path is not None}
     accounts = [read[name][1] for name in ("train", "dev", "test") if name in read]
+    check_alike(read)
     if options.dry_run:
         data = {"accounts": [account.to_dict() for account in accounts]}
         return Outcome(data, "\n".join(line for account in accounts for line in account.lines()))
@@ -84,7 +85,11 @@ def run(options: argparse.Namespace) -> Outcome:
         notes.append(f"not used: {', '.join(f'{name} ({why})' for name, why in unused.items())}")
     if left_out:
         notes.append(f"left out: {', '.join(f'{count:,} {name}' for name, count in left_out.items())}")
-    return Outcome(data, _text(data, usual.sequence_length, [f"read as {accounts[0].reader}"], notes))
+    notes += unknown_to_train(splits)
+    read_as = [f"{account.file}: read as {account.reader}" for account in accounts]
+    if len(accounts) == 1:
+        read_as = [f"read as {accounts[0].reader}"]
+    return Outcome(data, _text(data, usual.sequence_length, read_as, notes))
 
 
 def _alike(labels) -> list[str]:

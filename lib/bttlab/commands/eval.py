@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> Outcome:
 def _evaluate(options: argparse.Namespace, started: Callable[[], None]) -> Outcome:
     from bttlab.data import Vocabulary, encoded_split, load_corpus
     from bttlab.runs import ProgressBar, tensors_digest
-    from bttlab.runs.evaluation import predict, scores_of
+    from bttlab.runs.evaluation import predict, scores_of, with_counts_of_tags
 
     progress = ProgressBar()
     checkpoint = devices.load_checkpoint(options)
@@ -56,7 +56,12 @@ def _evaluate(options: argparse.Namespace, started: Callable[[], None]) -> Outco
     progress.note(f"evaluating on {opened.announcement}")
     started()
     decode = settings.decode_tags if options.decode_tags is None else options.decode_tags
-    predictions = predict(opened.trainer, samples, corpus, decode, f"{options.split} split", progress)
+    of_tags = corpus
+    if decode and "tagging" in settings.config.task:
+        of_tags, note = with_counts_of_tags(corpus, record, settings)
+        if note:
+            progress.note(f"note: {note}")
+    predictions = predict(opened.trainer, samples, of_tags, decode, f"{options.split} split", progress)
     scores = scores_of(predictions, corpus, options.split, settings.config)
     details = None
     if options.report:

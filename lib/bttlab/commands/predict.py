@@ -3,7 +3,7 @@
 import argparse
 import os
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def _predict(options: argparse.Namespace, started: Callable[[], None]) -> Outcome:
-    from bttlab.data import CorpusError, Split, Vocabulary, encode, load_corpus
+    from bttlab.data import Split, Vocabulary, encode
     from bttlab.data.exporting import conll_text, label_studio_tasks
-    from bttlab.runs.evaluation import predict
+    from bttlab.runs.evaluation import predict, with_counts_of_tags
     from bttlab.runs.labelling import label, typed_pieces, typed_split
     from bttlab.util.files import write_file
     from bttlab.util.quantities import to_json
@@ -55,10 +55,9 @@ def _predict(options: argparse.Namespace, started: Callable[[], None]) -> Outcom
     device = options.device or ("auto" if options.require_card else "reference")
     opened = devices.open_checkpoint(options, checkpoint, device)
     if settings.decode_tags and "tagging" in settings.config.task:
-        try:
-            corpus = replace(corpus, train=load_corpus(settings.data, settings.unknown_labels).train)
-        except CorpusError as error:
-            say(f"note: {error}; tags are decoded without the counts of its training split")
+        corpus, note = with_counts_of_tags(corpus, record, settings)
+        if note:
+            say(f"note: {note}")
     started()
     predictions = predict(opened.trainer, samples, corpus, settings.decode_tags)
     rows, answers = [], label(opened.trainer, corpus, vocabulary, typed, predictions)

@@ -19,7 +19,7 @@ from .readers.account import Account, Choices, FileFormat, Row
 from .readers.columns import COLUMNS, TOKEN_TABLE, grouped_tokens
 from .readers.files import JSON, PARQUET, TABLE, json_lines, parquet_rows, parse_json, table_rows
 from .readers.formats import READERS, Reader
-from .readers.rows import PREPARED, TAG_LIKE, Utterance, utterances_of
+from .readers.rows import NO_INTENT, PREPARED, TAG_LIKE, Utterance, utterances_of
 from .readers.spans import EMPTY, CharacterSpan, chosen_offsets, one_label, tags_of, without_overlaps
 from .readers.tools import BRAT, DOCBIN, RASA
 from .readers.webanno import WEBANNO
@@ -28,6 +28,7 @@ from .tag_schemes import to_bio
 from .tokenizer import Piece, Tokenizer
 
 _MARKS = ("BOS", "[CLS]", "<s>")  # before the words of an utterance, in files that were prepared for a model
+SHOWN_LABELS = 5  # in a note
 PART = 0.1  # share of the utterances in dev, and in test, if they have no file of their own
 _LANGUAGE = re.compile("[a-z]{2,3}:")  # before each word of WikiANN
 _INVISIBLE = re.compile(
@@ -315,6 +316,46 @@ SUFFIXES = {
 
 
 # --- corpora
+
+
+def check_alike(read: Mapping[str, tuple[Split, Account]]) -> None:
+    """Raise CorpusError if the file of one split has tags, or intents, and that of another has none."""
+    (train, of_train), rest = read["train"], {name: of for name, of in read.items() if name != "train"}
+    for name, (split, account) in rest.items():
+        for what, option, here, there in (
+            ("tags", "--tags", _has_tags(train), _has_tags(split)),
+            ("intents", "--label", _has_intents(train), _has_intents(split)),
+        ):
+            if here != there:
+                having, lacking = (of_train, account) if here else (account, of_train)
+                raise CorpusError(
+                    f"{lacking.file} has no {what}, and {having.file} has some: scores of {name} would say nothing; "
+                    f"name the column with {option}, or leave --{name} out"
+                )
+
+
+def _has_tags(split: Split) -> bool:
+    return any(tag not in (OUTSIDE, PAD) for tags in split.slots for tag in tags)
+
+
+def _has_intents(split: Split) -> bool:
+    return set(split.intents) != {NO_INTENT}
+
+
+def unknown_to_train(splits: Mapping[str, Split]) -> list[str]:
+    """Return a note for each of dev and test that has labels which train lacks."""
+    train, notes = _labels(splits["train"]), []
+    for name in SPLIT_NAMES[1:]:
+        if unknown := sorted(_labels(splits[name]) - train):
+            told = ", ".join(f"{kind} {label}" for kind, label in unknown[:SHOWN_LABELS])
+            more = f", … {len(unknown)} in all" * (len(unknown) > SHOWN_LABELS)
+            notes.append(f"labels of {name} that train lacks, so no model predicts them: {told}{more}")
+    return notes
+
+
+def _labels(split: Split) -> set[tuple[str, str]]:
+    slots = {("slot", tag[2:]) for tags in split.slots for tag in tags if tag not in (OUTSIDE, PAD)}
+    return slots | {("intent", intent) for intent in split.intents}
 
 
 def divided(everything: Split, given: Mapping[str, Split], seed: int) -> dict[str, Split]:

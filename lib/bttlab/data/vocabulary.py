@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import cached_property
 
 from .corpus import CorpusError
+from .tokenizer import PUNCTUATION
 
 PAD_ID, UNK_ID, CLS_ID = 0, 1, 2
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]")
@@ -78,6 +80,12 @@ class Vocabulary:
 
     def to_list(self) -> list[str]:
         return list(self._tokens)
+
+    @cached_property
+    def foreign_punctuation(self) -> str:
+        """The punctuation with which no word begins or ends: the corpus has words without it."""
+        ends = {end for word in self._tokens[self._first_word :] for end in (word[:1], word[-1:])}
+        return "".join(mark for mark in PUNCTUATION if mark not in ends)
 
     def __len__(self) -> int:
         return len(self._tokens)

@@ -1,13 +1,13 @@
 """Predictions of a trained model for a split, and their scores."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from bttlab.data import Corpus, Samples
+from bttlab.data import Corpus, CorpusError, Samples, Split, load_corpus
 from bttlab.data.metrics import score
 from bttlab.data.samples import joined
 from bttlab.data.tags import TagDecoder
@@ -15,6 +15,7 @@ from bttlab.model import ModelConfig, Predictions, Trainer, network_of, predict_
 from bttlab.model.loop import LARGEST_PREDICTED, chunks
 from bttlab.runs.progress import NoProgress, ProgressBar
 from bttlab.runs.scores import SCORES, score_names
+from bttlab.runs.settings import CorpusRecord, RunSettings
 from bttlab.runs.stop import StopSignals
 
 SILENT = NoProgress()
@@ -53,6 +54,37 @@ def predict(
         return joined(parts)
     finally:
         progress.end()
+
+
+def with_counts_of_tags(corpus: Corpus, record: CorpusRecord, settings: RunSettings) -> tuple[Corpus, str]:
+    """Return a corpus with the training split of a run's own, whose counts of tags decode the tags of its model.
+
+    Parameters
+    ----------
+    corpus : Corpus
+        What is predicted: the run's, another one, or one without splits.
+    record : CorpusRecord
+        Of the run's corpus.
+    settings : RunSettings
+        Of the run.
+
+    Returns
+    -------
+    Corpus
+        The same with the training split of the run's corpus, or with none if that corpus is not there or has changed.
+    str
+        A note that says so; empty if the split is the run's.
+    """
+    if record.is_of(corpus):
+        return corpus, ""
+    try:
+        own = load_corpus(settings.data, settings.unknown_labels)
+        why = "" if record.is_of(own) else f"{own.folder} is not the corpus {record.name} that the run was trained on"
+    except CorpusError as error:
+        own, why = corpus, str(error)
+    if why:
+        return replace(corpus, train=Split()), f"{why}; tags are decoded without the counts of its training split"
+    return replace(corpus, train=own.train), ""
 
 
 def trained_network(trainer: Trainer) -> nn.Module:

@@ -16,16 +16,24 @@ from bttlab.runs.evaluation import batch_size, trained_network
 
 
 def split_words(text: str, vocabulary: Vocabulary) -> list[str]:
-    """Return a sentence's words as the vocabulary has them: as written, in lower case, or without punctuation, too."""
+    """Return a sentence's words as the vocabulary has them: as written, in lower case, or without punctuation, too.
+
+    A word that it has in no form is in lower case, without the punctuation that no word of the vocabulary has at its
+    ends; so punctuation alone is left out, as in a corpus that was imported from texts.
+    """
     return [piece.form for piece in _words(text, vocabulary)]
 
 
 def _words(text: str, vocabulary: Vocabulary) -> Iterator[Piece]:
     for match in re.finditer(r"\S+", text):
         word, lower = match[0], match[0].lower()
-        form = next((form for form in (word, lower, lower.strip(PUNCTUATION)) if form in vocabulary), lower)
-        start = match.start() + (0 if form in (word, lower) else len(word) - len(word.lstrip(PUNCTUATION)))
-        yield Piece(start, start + len(word if form in (word, lower) else word.strip(PUNCTUATION)), form)
+        forms = ((word, ""), (lower, ""), (lower.strip(PUNCTUATION), PUNCTUATION))
+        marks = next((marks for form, marks in forms if form in vocabulary), vocabulary.foreign_punctuation)
+        kept = word.strip(marks) if marks else word
+        if not kept:
+            continue
+        start = match.start() + len(word) - len(word.lstrip(marks) if marks else word)
+        yield Piece(start, start + len(kept), kept if kept in vocabulary else kept.lower())
 
 
 def typed_pieces(text: str, corpus: Corpus, vocabulary: Vocabulary) -> list[Piece]:
