@@ -120,6 +120,19 @@ def test_an_optimizer_that_is_not_the_state_s_is_refused():
         (lambda p, s: s.pop("step"), "the optimizer state has no 'step'"),
         (lambda p, s: s.pop("first_moment.slot_head.bias"), "first_moment of another model: slot_head.bias is missing"),
         (lambda p, s: s.update(third_moment=np.zeros(1)), "the optimizer state has 'third_moment'"),
+        (lambda p, s: s.update(step=np.asarray(2.7)), r"has step array\(2.7\): .* a whole number of at least 0"),
+        (lambda p, s: s.update(step=-3), "has step -3: .* a whole number of at least 0"),
+        (lambda p, s: s.update(step=np.nan), "has step nan"),
+        (lambda p, s: s.update(step=np.array([2])), r"has step array\(\[2\]\)"),
+        (lambda p, s: s.update(step=0), "has step 0 and first_moment.* that is not 0, as before the first sample"),
+        (
+            lambda p, s: p.update({"slot_head.bias": p["slot_head.bias"] + 1j}),
+            "parameters: slot_head.bias has complex numbers, and parameters and moments are real",
+        ),
+        (
+            lambda p, s: s.update({"first_moment.slot_head.bias": s["first_moment.slot_head.bias"] * 1j}),
+            "first_moment: slot_head.bias has complex numbers",
+        ),
     ],
 )
 def test_parameters_and_states_that_are_refused(change, message):

@@ -202,7 +202,13 @@ def check_finite(what: str, tensors: Mapping[str, np.ndarray]) -> None:
 def check_arrays(
     what: str, arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, np.ndarray]:
-    """Return arrays as float32; raise StateError unless they are finite and have a model's names and shapes."""
+    """Return arrays as float32; raise StateError unless they are real, finite and of a model's names and shapes."""
+    for name, array in arrays.items():
+        if np.iscomplexobj(array):
+            raise StateError(
+                f"{what}: {name} has complex numbers, and parameters and moments are real; load their real part, "
+                f"{name}.real, if that is what you mean"
+            )
     arrays = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
     found = {name: array.shape for name, array in arrays.items()}
     if wrong := [name for name in (*shapes, *found) if found.get(name) != shapes.get(name)]:
@@ -226,7 +232,11 @@ def check_moments(found: Iterable[str], optimizer: Optimizer) -> None:
 
 
 def split_state(state: Mapping[str, np.ndarray] | None) -> tuple[int, dict[str, dict[str, np.ndarray]]]:
-    """Return the step of an optimizer state, and each moment's arrays by parameter; 0 and none without a state."""
+    """Return the step of an optimizer state, and each moment's arrays by parameter; 0 and none without a state.
+
+    Raises StateError if the step is not a whole number of at least 0, if a moment is unknown, or if a moment before the
+    first sample is not 0.
+    """
     if state is None:
         return 0, {}
     if "step" not in state:
@@ -238,7 +248,18 @@ def split_state(state: Mapping[str, np.ndarray] | None) -> tuple[int, dict[str, 
             moments.setdefault(moment, {})[name] = array
     if unknown := sorted(moments.keys() - set(MOMENTS)):
         raise StateError(f"the optimizer state has {unknown[0]!r}: known are step, {', '.join(MOMENTS)}")
-    return int(state["step"]), {moment: moments[moment] for moment in MOMENTS if moment in moments}
+    step = np.asarray(state["step"])
+    if step.shape != () or step.dtype.kind not in "iuf" or not (0 <= step < 2**63 and step % 1 == 0):
+        raise StateError(
+            f"the optimizer state has step {state['step']!r:.60}: it is the number of samples trained on, a whole "
+            "number of at least 0; pass what store_optimizer_state returned"
+        )
+    if step == 0 and (trained := [key for key, array in state.items() if key != "step" and np.any(array)]):
+        raise StateError(
+            f"the optimizer state has step 0 and {trained[0]} that is not 0, as before the first sample; pass what "
+            "store_optimizer_state returned, or no state to start without moments"
+        )
+    return int(step), {moment: moments[moment] for moment in MOMENTS if moment in moments}
 
 
 def joined_state(step: int, moments: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
