@@ -105,9 +105,11 @@ class TrainerDriver(KernelDriver):
         return self._chip
 
     def has_program_for(self, config: ModelConfig, optimizer: Optimizer | None = None) -> bool:
-        """Return True if the card has the program that `load_program` would load."""
-        wanted = compile(config, Options(optimizer=optimizer))
-        return self._chip.program is not None and self._has_chip and self.program.sha256 == wanted.sha256
+        """Return True if the card has the program that `load_program` would load, with the same constants."""
+        wanted, loaded = compile(config, Options(optimizer=optimizer)), self._chip.program
+        if not isinstance(loaded, ModelProgram) or not self._has_chip or loaded.sha256 != wanted.sha256:
+            return False
+        return loaded.layout.has_constants_of(wanted.layout)
 
     def runs(self, config: ModelConfig, optimizer: Optimizer | None = None) -> bool:
         """Return the same as `has_program_for`, by its name before version 0.2."""

@@ -196,6 +196,13 @@ class Layout:
         """True if the banks have space for the moments of momentum and AdamW; else only SGD trains the model."""
         return self.vectors <= min(M.banks[bank].depth for bank in MOMENTS)
 
+    def has_constants_of(self, other: "Layout") -> bool:
+        """Return whether constants and folded parameters are equal; they are loaded with parameters, not a program."""
+        return all(
+            mine.keys() == others.keys() and all(np.array_equal(array, others[name]) for name, array in mine.items())
+            for mine, others in ((self.constants, other.constants), (self.folded, other.folded))
+        )
+
     def pack(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the parameters in the format of LOAD, float32 of shape (vectors, LANES)."""
         values = {**tensors, **{copy: tensors[name] for copy, name in self.copies.items()}, **self.constants}
