@@ -191,8 +191,8 @@ def test_what_a_crash_leaves_at_any_moment_can_be_read(tmp_path, checkpoint, mon
 def test_a_newer_format_is_no_damage(tmp_path, checkpoint, monkeypatch):
     store = CheckpointStore(tmp_path)
     store.save(later(checkpoint, 1))
-    monkeypatch.setattr(module, "FORMAT", 2)
+    monkeypatch.setattr(module, "FORMAT", 3)
     store.save(later(checkpoint, 2))
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match="of format 2, this bttlab reads format 1"):
+    with pytest.raises(CheckpointError, match="of format 3, this bttlab reads formats 1 and 2"):
         CheckpointStore(tmp_path).load()

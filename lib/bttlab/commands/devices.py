@@ -94,7 +94,9 @@ def open_checkpoint(options: argparse.Namespace, checkpoint: Any, device: str) -
     from bttlab.runs.run import check_model
 
     settings = checkpoint.settings
-    model = model_of_run(options.folder, settings.config, options.trust)
+    model, note = model_of_run(options.folder, checkpoint, options.trust)
+    if note:
+        say(f"bttlab: note: {note}")
     overlay = getattr(options, "overlay", None)
     opened = open_trainer(
         model, device, options.trust, options.wait, settings.flow, overlay, require_card=options.require_card

@@ -48,9 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--weights",
         type=Path,
         metavar="FILE.safetensors",
-        help="of one run: the state_dict of the dense model with the same matrices, and the model's sizes and labels",
+        help="of one run: the state_dict of the dense model with the same matrices, or of a module's class, which "
+        "load_state_dict takes; and the model's sizes and labels",
     )
-
     target.add_argument(
         "--share",
         type=Path,

@@ -3,8 +3,10 @@
 import math
 from collections.abc import Mapping
 from dataclasses import field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from bttlab.compiler.graph import Graph
@@ -26,6 +28,10 @@ class ModuleModel(ModuleConfig):
     graph: Graph = None
     source: bytes = b""  # content of its file; empty if it does not come from one
     files: Mapping[str, bytes] = field(default_factory=dict)  # those that it imports from there: paths and contents
+    path: Path = None  # of its file
+    seed: int = 0  # of its initial values, if it comes from a file
+    values: Mapping[str, np.ndarray] = field(default_factory=dict)  # `values_of` the module as constructed
+    names: Mapping[str, str] = field(default_factory=dict)  # `names_in_state` of it
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # models of equal sizes may have different graphs
 

@@ -6,6 +6,7 @@ import importlib.abc
 import importlib.util
 import inspect
 import json
+import random
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -14,11 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.module import ModuleModel
+from bttlab.compiler.module_state import names_in_state, put_values, values_of
 from bttlab.compiler.trace import trace
 from bttlab.compiler.trace.check import one_thread
 from bttlab.util.errors import BttlabError
@@ -109,6 +112,7 @@ def module_of_source(
     seed: int = 0,
     files: Mapping[str, bytes] | None = None,
     task: str | None = None,
+    values: Mapping[str, np.ndarray] | None = None,
 ) -> ModuleModel:
     """Run a file's code, construct a class of it and trace the module.
 
@@ -123,13 +127,16 @@ def module_of_source(
     sequence_length : int, optional
         As for `bttlab.trace`; by default the module's attribute of this name, else 32.
     seed : int
-        Of PyTorch's generator, set before the file is run and again before the module is constructed. The generator's
-        state is restored afterwards.
+        Of the generators of random numbers that PyTorch, NumPy (`np.random.randn` and so on) and Python's `random`
+        share with the whole process. It is set before the file is run and again before the module is constructed; their
+        states are restored afterwards.
     files : mapping of str to bytes, optional
         The files that it imports, by their paths in its folder; by default those that are there.
     task : str, optional
         As for `bttlab.trace`; by default the module's attribute of this name. The module's attribute `ignore_index` is
         as for `bttlab.trace`, too.
+    values : mapping of str to np.ndarray, optional
+        Buffers and parameters that take the place of the module's own before it is traced, by name.
 
     Returns
     -------
@@ -139,11 +146,12 @@ def module_of_source(
     Raises
     ------
     BttlabError
-        If the code raises an error, has no such class, or the card has no operation for a part of the module.
+        If the code raises an error, has no such class, or the card has no operation for a part of the module; or if the
+        module does not have one of `values`.
     """
     where, beside = f"{path}:{name}", _FilesBeside(path.parent, files)
-    with _in_one_line(where, path), one_thread(), torch.random.fork_rng(devices=[]), beside.importable():
-        torch.manual_seed(seed)
+    with _in_one_line(where, path), one_thread(), _generators_restored(), beside.importable():
+        _seed(seed)
         code = _run(source, path, beside)
         made = getattr(code, name, None)
         if not callable(made):
@@ -153,18 +161,77 @@ def module_of_source(
             inspect.signature(made).bind()
         except TypeError as error:
             raise BttlabError(f"{where} is called without arguments ({error}): give them defaults") from None
-        torch.manual_seed(seed)
+        _seed(seed)
         module = made()
         if not isinstance(module, nn.Module):
             raise BttlabError(f"{where} returns {type(module).__name__}: it must return an nn.Module")
         length = getattr(module, "sequence_length", SEQUENCE) if sequence_length is None else sequence_length
         if not isinstance(length, int) or not 2 <= length <= MOST_TOKENS:
             raise BttlabError(f"{where}: sequence_length is {length!r}, it must be from 2 to {MOST_TOKENS}")
+        if (missing := put_values(module, values or {})) is not None:
+            raise BttlabError(f"{where} has no {missing} of the shape that is to be loaded; load values of this module")
+        kept, names = values_of(module), names_in_state(module)
         model = trace(module, length, task or getattr(module, "task", None), getattr(module, "ignore_index", None))
-    digest = module_digest(source, beside.imported)
     return replace(
-        model, module=f"{path.name}:{name}", module_sha256=digest, source=source, files=dict(beside.imported)
+        model,
+        module=f"{path.name}:{name}",
+        module_sha256=module_digest(source, beside.imported),
+        source=source,
+        files=dict(beside.imported),
+        path=path,
+        seed=seed,
+        values=kept,
+        names=names,
     )
+
+
+def with_seed(model: ModuleModel, seed: int) -> ModuleModel:
+    """Return the model of the same file with the initial values of another seed.
+
+    Parameters
+    ----------
+    model : ModuleModel
+        A model; one that does not come from a file, or has this seed, is returned as it is.
+    seed : int
+        As for `module_of_source`.
+
+    Returns
+    -------
+    ModuleModel
+        The model.
+
+    Raises
+    ------
+    BttlabError
+        As `module_of_source` does, or if the file makes a model of other sizes with this seed.
+    """
+    if not model.source or model.seed == seed:
+        return model
+    task = next((task for task in model.tasks if task != "classification"), None)
+    other = module_of_source(
+        model.source, model.path, model.title, model.sequence_length, seed, files=model.files, task=task
+    )
+    if other.config != model.config:
+        raise BttlabError(f"{model.module} makes a model of other sizes with seed {seed} than with seed {model.seed}")
+    return other
+
+
+def _seed(seed: int) -> None:
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 (the generator that the module's file may draw from)
+    random.seed(seed)
+
+
+@contextmanager
+def _generators_restored() -> Iterator[None]:
+    """Restore the states of the generators of random numbers that the whole process has."""
+    of_numpy, of_python = np.random.get_state(), random.getstate()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            np.random.set_state(of_numpy)  # noqa: NPY002
+            random.setstate(of_python)
 
 
 @contextmanager

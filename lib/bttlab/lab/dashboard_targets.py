@@ -1,7 +1,7 @@
 """Training targets of a dashboard: a card with an overlay, a modelled GPU beside it, PyTorch on this machine."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pynq
 import torch
@@ -57,21 +57,23 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
     def make_run(total: int, learning_rate: float, name: str = "sgd", seed: int = workload.seed) -> DashboardRun:
         rule = optimizer or Optimizer(name)
         check_idle(trainer)
-        if not trainer.has_program_for(workload.config, optimizer=rule):
-            trainer.load_program(workload.config, optimizer=rule)
+        work = workload.with_seed(seed)
+        model = work.config
+        if not trainer.has_program_for(model, optimizer=rule):
+            trainer.load_program(model, optimizer=rule)
         run = TrainerRun(
             place,
             total,
             learning_rate,
-            card_meter(device, workload.config, rule),
-            replace(workload, seed=seed),
+            card_meter(device, model, rule),
+            work,
             trainer=trainer,
             optimizer=rule,
-            is_loaded=lambda: overlay.is_loaded() and trainer.has_program_for(workload.config, optimizer=rule),
+            is_loaded=lambda: overlay.is_loaded() and trainer.has_program_for(model, optimizer=rule),
             state_of=lambda: trainer.state,
             on_u50=True,
         )
-        run.memory, run.published = memory_of(workload.config, rule), published(workload.config)
+        run.memory, run.published = memory_of(model, rule), published(model)
         return run
 
     return Target(place, make_run, (optimizer.name,) if optimizer else tuple(OPTIMIZERS))
@@ -146,7 +148,7 @@ def _baseline(format: str, device: str, workload: Workload) -> Target:
     name = f"PyTorch {place}, {_formats(workload)[format]}"
 
     def make_run(total: int, learning_rate: float, _: str = "sgd", seed: int = workload.seed) -> DashboardRun:
-        common = name, total, learning_rate, torch_meter(device), replace(workload, seed=seed)
+        common = name, total, learning_rate, torch_meter(device), workload.with_seed(seed)
         return BaselineRun(*common, format=format, device=device, mode=FASTEST_MODE[device])
 
     return Target(name, make_run, ("sgd",))

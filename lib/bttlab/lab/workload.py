@@ -1,7 +1,7 @@
 """Inputs of a notebook: number of samples, corpus, and the corpus encoded for a model in the order of training."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -26,7 +26,8 @@ class Workload:
     train, dev : Samples
         The whole splits.
     seed : int
-        Of initial parameters and order.
+        Of the order, and of initial parameters, but for a module that does not come from a file: its initial parameters
+        are those that it has.
     """
 
     corpus: Corpus
@@ -36,17 +37,53 @@ class Workload:
     seed: int = 0
 
     @classmethod
-    def of(cls, corpus: Corpus, config: ModelConfig | ModuleConfig, seed: int = 0) -> "Workload":
-        """Encode a corpus; errors are those of `bttlab.data.encode`."""
+    def of(cls, corpus: Corpus, config: ModelConfig | ModuleConfig, seed: int | None = None) -> "Workload":
+        """Encode a corpus for a model.
+
+        Parameters
+        ----------
+        corpus : Corpus
+            What is trained on.
+        config : ModelConfig or ModuleModel
+            The model.
+        seed : int, optional
+            By default the one that a module was loaded with, else 0.
+
+        Returns
+        -------
+        Workload
+            The whole splits. A module of a file is loaded again, if it was loaded with another seed.
+
+        Raises
+        ------
+        CorpusError
+            As `bttlab.data.encode`.
+        BttlabError
+            As `bttlab.compiler.module_file.module_of_source`.
+        """
+        seed = getattr(config, "seed", 0) if seed is None else seed
+        config = _seeded(config, seed)
         vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
         train = encode(corpus.train, vocabulary, corpus, config)
         return cls(corpus, config, train, encode(corpus.dev, vocabulary, corpus, config), seed)
+
+    def with_seed(self, seed: int) -> "Workload":
+        """Return the workload with another seed; a module of a file is loaded again, with errors as of `of`."""
+        return replace(self, config=_seeded(self.config, seed), seed=seed)
 
     def order(self, total: int) -> np.ndarray:
         """Return the indices of the first `total` samples, epoch after epoch, as `bttlab train` visits them."""
         epochs = -(-total // len(self.train))
         orders = [epoch_order(len(self.train), self.seed, epoch) for epoch in range(epochs)]
         return np.concatenate(orders)[:total]
+
+
+def _seeded(config: ModelConfig | ModuleConfig, seed: int) -> ModelConfig | ModuleConfig:
+    if not getattr(config, "source", b""):  # it is no `ModuleModel` of a file
+        return config
+    from bttlab.compiler.module_file import with_seed
+
+    return with_seed(config, seed)
 
 
 def budget(full: Budget, quick: Budget) -> Budget:

@@ -1,8 +1,9 @@
 """Checkpoints: one safetensors file with everything that a run needs to continue, and the file before it.
 
 The tensors are the parameters under their own names, the optimizer state under "optimizer.", and "losses", those of the
-current epoch. The header's metadata has two entries: "bttlab", JSON with everything else, and "sha256", a digest over
-both. Nothing in the file is executed when it is read.
+current epoch; of a user's module also its buffers under "buffer:", and what `StoredModule` has under "module:". The
+header's metadata has two entries: "bttlab", JSON with everything else, and "sha256", a digest over both. Nothing in the
+file is executed when it is read.
 """
 
 import contextlib
@@ -23,6 +24,7 @@ from bttlab.model import ModelConfig, Transformer, check_finite
 from bttlab.runs.folder import RunLock, resume_command
 from bttlab.runs.record import LATEST
 from bttlab.runs.settings import CorpusRecord, RunSettings
+from bttlab.runs.stored_module import StoredModule
 from bttlab.util.digests import tensors_digest
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import draft_file, sync_folder, write_file
@@ -30,10 +32,11 @@ from bttlab.util.reading import open_regular, parse_json
 from bttlab.util.settings import from_values, settings
 
 PREVIOUS, BEST = "checkpoint.previous.safetensors", "checkpoint.best.safetensors"
-FORMAT = 1
+FORMAT, WITH_MODULE = 1, 2  # the second one has what `StoredModule` has
 MOST_OF_HEADER = 100_000_000  # bytes, as of safetensors
 _STATE = "optimizer."
 _LOSSES = "losses"
+_BUFFER, _SPREADS, _OUTPUTS = "buffer:", "module:spreads", "module:outputs"  # no parameter has a colon in its name
 
 
 class CheckpointError(BttlabError):
@@ -64,6 +67,8 @@ class Checkpoint:
         Measured training time of the current epoch.
     parameters, optimizer_state : mapping of str to np.ndarray
         As `Trainer.store_parameters` and `Trainer.store_optimizer_state` return them.
+    module : StoredModule, optional
+        Of a user's module; None for another model, and of a run that an earlier version began.
 
     Raises
     ------
@@ -79,6 +84,13 @@ class Checkpoint:
     seconds: float
     parameters: Mapping[str, np.ndarray]
     optimizer_state: Mapping[str, np.ndarray]
+    module: StoredModule | None = None
+
+    @property
+    def constant_values(self) -> dict[str, np.ndarray]:
+        """Values that a user's module has to have before it is traced: of frozen parameters and buffers, by name."""
+        frozen = getattr(self.settings.config, "frozen", ())
+        return {name: self.parameters[name] for name in frozen} | dict(self.module.values if self.module else {})
 
     def __post_init__(self) -> None:
         check_finite("parameters", self.parameters)
@@ -183,6 +195,12 @@ class CheckpointStore:
 
 
 @settings(CheckpointError)
+class _ModuleHeader:
+    names: dict[str, str]
+    graph_sha256: str
+
+
+@settings(CheckpointError)
 class _Header:
     format: int
     settings: dict[str, Any]
@@ -191,6 +209,11 @@ class _Header:
     epochs_done: int = Field(ge=0)
     position: int = Field(ge=0)
     seconds: float = Field(ge=0)
+
+
+@settings(CheckpointError)
+class _HeaderWithModule(_Header):
+    module: _ModuleHeader = Field()
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
@@ -230,12 +253,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise DamagedCheckpoint(f"{path} is damaged: its content does not have the digest it was written with")
     try:
         header = parse_json(text)
-        if header["format"] != FORMAT:
+        if header["format"] not in (FORMAT, WITH_MODULE):
             raise CheckpointError(
-                f"{path} is a checkpoint of format {header['format']}, this bttlab reads format {FORMAT}; use the "
-                "version of bttlab that wrote it"
+                f"{path} is a checkpoint of format {header['format']}, this bttlab reads formats {FORMAT} and "
+                f"{WITH_MODULE}; use the version of bttlab that wrote it"
             )
-        return _unpack(from_values(_Header, header), tensors)
+        kind = _HeaderWithModule if header["format"] == WITH_MODULE else _Header
+        return _unpack(from_values(kind, header), tensors)
     except CheckpointError:
         raise
     except (BttlabError, ValueError, TypeError, KeyError) as error:
@@ -259,6 +283,7 @@ def _read(path: Path) -> bytes:
 
 def pack(checkpoint: Checkpoint) -> bytes:
     """Return a checkpoint's file."""
+    module = checkpoint.module
     header = _Header(
         format=FORMAT,
         settings=_of_any_host(checkpoint.settings).to_dict(),
@@ -273,6 +298,11 @@ def pack(checkpoint: Checkpoint) -> bytes:
         **{_STATE + name: array for name, array in checkpoint.optimizer_state.items()},
         _LOSSES: np.asarray(checkpoint.losses, np.float32),
     }
+    if module is not None:
+        of_module = _ModuleHeader(names=dict(module.names), graph_sha256=module.graph_sha256)
+        header = _HeaderWithModule(**vars(header) | {"format": WITH_MODULE, "module": of_module})
+        tensors |= {_BUFFER + name: array for name, array in module.values.items()}
+        tensors |= {_SPREADS: module.spreads, _OUTPUTS: module.outputs}
     # safetensors.numpy 0.8.0 stores an array's memory as if it were in C order
     tensors = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     text = json.dumps(asdict(header), sort_keys=True)
@@ -293,32 +323,58 @@ def _unpack(header: _Header, tensors: dict[str, np.ndarray]) -> Checkpoint:
     parameters = {name: tensors[name] for name in settings.config.parameter_shapes()}  # trainers check their shapes
     losses = tensors[_LOSSES]
     state = {name.removeprefix(_STATE): array for name, array in tensors.items() if name.startswith(_STATE)}
+    module = None
+    if isinstance(header, _HeaderWithModule):
+        values = {name.removeprefix(_BUFFER): x for name, x in tensors.items() if name.startswith(_BUFFER)}
+        of_samples = tensors[_SPREADS], tensors[_OUTPUTS]
+        module = StoredModule(values, header.module.names, header.module.graph_sha256, *of_samples)
     return Checkpoint(
-        settings, header.corpus, header.device, header.epochs_done, losses, header.seconds, parameters, state
+        settings, header.corpus, header.device, header.epochs_done, losses, header.seconds, parameters, state, module
     )
 
 
 def to_weights(folder: Path, path: Path, best: bool = False) -> str | None:
-    """Write the dense model of a run's checkpoint, with what a reader in PyTorch needs beside it.
+    """Write the weights of a run's checkpoint, with what a reader in PyTorch needs beside them.
 
-    Returns the warning of `CheckpointStore.load`. Raises BttlabError if the run is of a module.
+    They are the `state_dict` of the dense model, or of the class of a user's module, buffers included. Returns the
+    warning of `CheckpointStore.load`. Raises BttlabError if the checkpoint does not have all of a module's state.
     """
-    from safetensors.torch import save
-
     checkpoint, warning = CheckpointStore(folder).load(best)
-    if not isinstance(checkpoint.settings.config, ModelConfig):
-        raise BttlabError(f"{folder} is of a module of your own: load its checkpoint.safetensors into the class")
-    model = Transformer(checkpoint.settings.config)
-    model.load(checkpoint.parameters)
-    dense, corpus = model.to_dense(), checkpoint.corpus
+    config, corpus = checkpoint.settings.config, checkpoint.corpus
+    if isinstance(config, ModelConfig):
+        model = Transformer(config)
+        model.load(checkpoint.parameters)
+        dense = model.to_dense()
+        config, weights = dense.config, {name: tensor.numpy() for name, tensor in dense.state_dict().items()}
+    else:
+        weights = _module_state(checkpoint, folder)
     about = {
-        "config": json.dumps(dense.config.to_dict()),
+        "config": json.dumps(config.to_dict()),
         "vocabulary": json.dumps(corpus.vocabulary),
         "intent_labels": json.dumps(corpus.intent_labels),
         "slot_labels": json.dumps(corpus.slot_labels),
     }
     if corpus.tokenizer is not None:
         about["tokenizer"] = corpus.tokenizer
-    weights = {name: tensor.contiguous() for name, tensor in dense.state_dict().items()}
-    write_file(path, save(weights, about), "--weights")
+    weights = {name: np.asarray(array, order="C") for name, array in weights.items()}
+    write_file(path, safetensors.numpy.save(weights, about), "--weights")
     return warning
+
+
+def _module_state(checkpoint: Checkpoint, folder: Path) -> dict[str, np.ndarray]:
+    """Return the `state_dict` of a user's module, without running its code; BttlabError if it is not complete."""
+    module = checkpoint.module
+    if module is None:
+        raise BttlabError(
+            f"{folder} is of a module of your own, and its checkpoint, which an earlier bttlab wrote, has no buffers: "
+            "train it again, or load its tensors by name into the class, those of optimizer.* and losses left out, "
+            "with load_state_dict(…, strict=False), and set buffers yourself"
+        )
+    tensors = {**checkpoint.parameters, **module.values}
+    for key, name in module.names.items():
+        if name not in tensors:
+            raise BttlabError(
+                f"{folder}: {key} of the module's state_dict is neither a parameter nor a buffer, so the checkpoint "
+                "does not have it; load parameters and buffers of its checkpoint by name"
+            )
+    return {key: tensors[name] for key, name in module.names.items()}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from bttlab.data import Corpus, CorpusError
 from bttlab.model import ModelConfig, ModuleConfig
 from bttlab.runs.settings import RunError
+from bttlab.runs.stored_module import TOLERANCE
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_file
 from bttlab.util.reading import read_bytes
@@ -21,21 +22,43 @@ from bttlab.util.trust import is_sealed, seal
 
 if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel
+    from bttlab.runs.checkpoint import Checkpoint
 
 MODULE_FILE, MODULE_FILES, MODULE_SEAL = "model.py", "model_files", "model.seal"  # in the folder of a run
 
 
 def model_of_run(
-    folder: Path, config: ModelConfig | ModuleConfig, trust: bool = False, seed: int = 0
-) -> ModelConfig | ModuleConfig:
-    """Return the model of a run; that of a module runs the copies of its files, with `trust` whatever they are.
+    folder: Path, checkpoint: "Checkpoint", trust: bool = False
+) -> tuple[ModelConfig | ModuleConfig, str | None]:
+    """Return the model of a run's checkpoint; that of a module runs the copies of its files.
 
-    `seed` is of the module's own initial parameters, which a checkpoint replaces. Raises RunError if the copies are not
-    what the run was started with, or no training of this user put them there; BttlabError if they cannot be read or
-    run, or make another model.
+    Parameters
+    ----------
+    folder : path
+        Folder of the run.
+    checkpoint : Checkpoint
+        One of the run's.
+    trust : bool
+        Whether the copies are run whatever they are.
+
+    Returns
+    -------
+    model : ModelConfig or ModuleModel
+        The model. A module has the checkpoint's buffers and frozen parameters, and not yet those that it trains.
+    note : str or None
+        For the user: what could not be checked.
+
+    Raises
+    ------
+    RunError
+        If the copies are not what the run was started with, if no training of this user put them there, or if they make
+        another model, or one that computes with other constants.
+    BttlabError
+        If the copies cannot be read or run.
     """
+    config = checkpoint.settings.config
     if not isinstance(config, ModuleConfig):
-        return config
+        return config, None
     from bttlab.compiler.module_file import module_digest, read_source
 
     folder = Path(folder)
@@ -53,25 +76,60 @@ def model_of_run(
             )
         if not _is_sealed(folder, digest):
             raise RunError(f"{path} was not put there by a training of yours on this machine; {hint}")
-    return model_of_source(folder, config, source, files, seed)
+    return model_of_source(folder, config, source, files, checkpoint.settings.seed, checkpoint)
 
 
 def model_of_source(
-    folder: Path, config: ModuleConfig, source: bytes, files: Mapping[str, bytes], seed: int = 0
-) -> "ModuleModel":
+    folder: Path,
+    config: ModuleConfig,
+    source: bytes,
+    files: Mapping[str, bytes],
+    seed: int,
+    checkpoint: "Checkpoint | None" = None,
+) -> tuple["ModuleModel", str | None]:
     """Run a module's file, with those beside it that it imports, as what `model_of_run` reads in a run's folder.
 
-    Raises RunError if it is another model than `config`; BttlabError if it cannot be run.
+    The module gets buffers and frozen parameters of the checkpoint, if there is one, before it is traced. A note says
+    what could not be checked, as of `model_of_run`.
+
+    Raises RunError if it is another model than `config`, or computes with other constants than the checkpoint's;
+    BttlabError if it cannot be run.
     """
     from bttlab.compiler.module_file import module_of_source
 
     path = Path(folder) / MODULE_FILE
     task = next((task for task in config.tasks if task != "classification"), None)
-    model = module_of_source(source, path, config.title, config.sequence_length, seed, files, task)
+    values = checkpoint.constant_values if checkpoint else None
+    model = module_of_source(source, path, config.title, config.sequence_length, seed, files, task, values)
     model = replace(model, module=config.module, module_sha256=config.module_sha256)
     if model.config != config:
         raise RunError(f"{path} makes another model than that of the run's checkpoint; put the run's own file there")
-    return model
+    return model, None if checkpoint is None else _check_constants(path, model, checkpoint)
+
+
+def _check_constants(path: Path, model: "ModuleModel", checkpoint: "Checkpoint") -> str | None:
+    """Return a note if a module may have other constants than the run was trained with; RunError if it has."""
+    stored = checkpoint.module
+    if stored is None:
+        return (
+            "an earlier bttlab wrote the checkpoint, without the module's buffers: it is not checked that "
+            f"{path} computes with the constants that the run was trained with"
+        )
+    if stored.is_same_graph(model):
+        return None
+    if stored.has_same_outputs(model):
+        return (
+            f"{path} is traced to another graph than in training, whose outputs are equal within {TOLERANCE:g}: an "
+            "unbroken run may differ in its last bits"
+        )
+    from bttlab.compiler.module_state import graph_digest
+
+    raise RunError(
+        f"{path} computes with other constants than the run was trained with (graph SHA-256 "
+        f"{graph_digest(model.graph)[:12]}…, in the checkpoint {stored.graph_sha256[:12]}…): {model.title} takes "
+        "values from outside of the file, such as from another file, the time or the system, or the file was changed; "
+        "put back what it was trained with, or train again"
+    )
 
 
 def _is_sealed(folder: Path, digest: str) -> bool:

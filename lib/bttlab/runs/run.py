@@ -27,6 +27,7 @@ from bttlab.runs.record import COMPLETE, LATEST, RUN_FILE, RUNNING, STOPPED, Run
 from bttlab.runs.scores import counted, is_better, scores_in_words
 from bttlab.runs.settings import CorpusRecord, RunError, RunSettings
 from bttlab.runs.stop import StopRequested, StopSignals
+from bttlab.runs.stored_module import StoredModule
 from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import measured
 
@@ -130,6 +131,7 @@ class Run:
         self.epochs_done = checkpoint.epochs_done if checkpoint else 0
         self.losses = checkpoint.losses if checkpoint else np.zeros(0, np.float32)  # of the current epoch
         self.seconds = checkpoint.seconds if checkpoint else 0.0
+        self._module = checkpoint.module if checkpoint else None  # of a user's module, when it trains
         self._line = 0, 0.0  # where in the epoch the next line of metrics.jsonl begins, in samples and seconds
         self._has_begun = False
 
@@ -228,6 +230,8 @@ class Run:
         if not self._has_begun:
             self.log.rewind(self.epochs_done)
         self._has_begun = True
+        if self._module is None and not isinstance(self.model, ModelConfig):
+            self._module = StoredModule.of(self.model)
         if self.checkpoint is None:
             if isinstance(self.model, ModelConfig):
                 parameters = initial_parameters(self.model, self.settings.seed)
@@ -262,6 +266,8 @@ class Run:
 
         def write() -> None:
             record.configuration = flat(self.settings) | dict(provenance)
+            if self._module is not None:
+                record.configuration["graph.sha256"] = self._module.graph_sha256
             record.figures |= quantities_of(self.log.lines, self._device)
             self._callback.on_record(record)
             try:
@@ -405,6 +411,7 @@ class Run:
             self.seconds,
             self._trainer.store_parameters(),
             self._trainer.store_optimizer_state(),
+            self._module,
         )
         self.store.save(checkpoint, self._lock, is_best)
         self.checkpoint = checkpoint

@@ -36,7 +36,8 @@ def start_run(
     samples : mapping of str to Samples, optional
         Encoded splits by name; by default all three of the corpus.
     model : ModelConfig or ModuleConfig, optional
-        By default the configuration of the settings; of a module, its `ModuleModel`.
+        By default the configuration of the settings; of a module, its `ModuleModel`, which is loaded again if it was
+        loaded with another seed than the settings'.
 
     Returns
     -------
@@ -54,7 +55,16 @@ def start_run(
     check_free(folder, model)
     if isinstance(settings.config, ModuleConfig):
         check_labels(corpus, settings.config)
+        model = _with_seed(model, settings.seed)
     return Run(folder, settings, corpus, CheckpointStore(folder), samples=samples, model=model)
+
+
+def _with_seed(model: Any, seed: int) -> Any:
+    if not getattr(model, "source", b""):
+        return model
+    from bttlab.compiler.module_file import with_seed
+
+    return with_seed(model, seed)
 
 
 def resume_run(folder: Path, changes: Mapping[str, Any] | None = None, trust: bool = False) -> Run:
@@ -101,7 +111,7 @@ def resume_run(folder: Path, changes: Mapping[str, Any] | None = None, trust: bo
             f"{corpus.folder} is not the corpus {checkpoint.corpus.name} that the run in {folder} was started on; "
             "give its place with --data, or start another run"
         )
-    run = Run(folder, settings, corpus, store, checkpoint, model=model_of_run(folder, settings.config, trust))
-    if warning:
-        run.notes.insert(0, warning)
+    model, note = model_of_run(folder, checkpoint, trust)
+    run = Run(folder, settings, corpus, store, checkpoint, model=model)
+    run.notes[:0] = filter(None, (warning, note))
     return run

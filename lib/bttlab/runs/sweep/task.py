@@ -146,7 +146,7 @@ def _train(task: Task) -> None:
         checkpoint, _ = store.load()
     model = settings.config
     if trial.module is not None:  # what the sweep sent: nothing that lies in the folder is run
-        model = model_of_source(task.folder, settings.config, *trial.module, settings.seed)
+        model, _ = model_of_source(task.folder, settings.config, *trial.module, settings.seed, checkpoint)
     run = Run(task.folder, settings, trial.corpus, store, checkpoint, model=model)
     callback, opened = _TrialCallback(task, run), run.open_trainer(wait=CARD_WAIT_SECONDS)
     try:
