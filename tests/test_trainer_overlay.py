@@ -100,6 +100,22 @@ def test_a_trainer_says_that_another_one_has_replaced_its_parameters(samples):
     assert (_trained(first, 0, samples) == expected[0]).all()
 
 
+def test_a_state_of_no_training_is_refused_as_in_pytorch(samples):
+    """Moments at step 0 were dropped here, and kept there. Those of 0 are as a fault at the first sample leaves."""
+    trainer = open_trainer(SMALL_RANK, EmulatedU50())
+    trainer.load_parameters(initial_parameters(SMALL_RANK, 0))
+    trainer.train(samples[:2], MOMENTUM, 1e-3)
+    parameters, state = trainer.store_parameters(), trainer.store_optimizer_state()
+    before = state_digest(trainer)
+    for changed, message in (({"step": 0}, "step 0 and first_moment"), ({"step": 2.7}, "has step 2.7")):
+        for each in (trainer, ReferenceTrainer(SMALL_RANK)):
+            with pytest.raises(StateError, match=message):
+                each.load_parameters(parameters, state | changed)
+    assert state_digest(trainer) == before
+    trainer.load_parameters(parameters, {name: 0 * array for name, array in state.items()})
+    assert trainer.step == 0 and trainer.train(samples[:1], MOMENTUM, 1e-3).shape == (1,)
+
+
 def _trained(trainer, seed, samples):
     trainer.load_program(MODEL)
     trainer.load_parameters(initial_parameters(MODEL, seed))

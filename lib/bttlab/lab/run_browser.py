@@ -59,6 +59,9 @@ class RunBrowser(Explorer):
     def checkpoint(self) -> Checkpoint:
         """Return the checkpoint of the first selected run; the browser says if the last one is damaged.
 
+        Load its parameters into a trainer of its `settings.config`; if that is of a module of your own, into one of the
+        model that `bttlab.runs.model_of_run` returns for the run's folder and the checkpoint.
+
         Raises BttlabError if none is selected, or it has no checkpoint.
         """
         if not self.chosen:

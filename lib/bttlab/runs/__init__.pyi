@@ -3,6 +3,7 @@ from .checkpoint import CheckpointError as CheckpointError
 from .checkpoint import CheckpointStore as CheckpointStore
 from .checkpoint import read_checkpoint as read_checkpoint
 from .checkpoint import tensors_digest as tensors_digest
+from .module import model_of_run as model_of_run
 from .plan import Callback as Callback
 from .plan import EvaluationPlan as EvaluationPlan
 from .progress import ProgressBar as ProgressBar
