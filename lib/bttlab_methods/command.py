@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from bttlab.commands import Outcome, add_actions, models
 from bttlab.util.errors import BttlabError
 from bttlab.util.terminal import result as print_result
+from bttlab.util.terminal import say
 
 if TYPE_CHECKING:
     from bttlab.model import ModelConfig
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--split", choices=("dev", "test"), default="dev", help=scored)
     add("--device", default="cpu", metavar="cpu|cuda", help="where to train (default: cpu)")
     add("--threads", type=int, default=1, metavar="N", help="threads of PyTorch on the CPU (default: 1)")
-    record = "add the results to this file; runs that are in it are not repeated"
+    record = "add the results to this file; runs of the same corpus that are in it are not repeated"
     add("--record", type=Path, metavar="FILE", help=record)
     checkpoint = "of one run: leave the trained model there, for bttlab eval --run DIR and bttlab train --resume DIR"
     add("--checkpoint", type=Path, metavar="DIR", help=checkpoint)
@@ -126,6 +127,11 @@ def _run(options: argparse.Namespace) -> Outcome:
     for setting in settings:
         for combination in combinations:
             result = results.find(combination_name(combination), setting, options.split)
+            if result is None and results.is_undigested(combination_name(combination), setting):
+                say(
+                    f"bttlab: note: {options.record} has {combination_name(combination)}, seed {setting.seed}, without "
+                    "the SHA-256 of its corpus: it is run again, and replaced"
+                )
             if result is None or options.checkpoint:
                 bar.begin(f"{combination_name(combination)}, seed {setting.seed}", setting.samples)
                 again = run_methods(setting, combination, bar.advance, None, splits, trainings.append)

@@ -48,17 +48,30 @@ class Results:
             raise RecordError(f"{path} is no record of methods ({error}); give another place with --record") from None
 
     def find(self, methods: str, setting: Setting, split: str) -> Result | None:
-        """Return the result of the same methods in the same setting with scores of a split, if there is one."""
-        of_model = setting.corpus.name, setting.config.encoders, setting.own_sizes
-        wanted = methods, *of_model, setting.samples, setting.batch, setting.seed, setting.device
-        return next((one for one in self.results if _key(one) == wanted and split in one.scores), None)
+        """Return the result of the same methods in the same setting with scores of a split, if there is one.
+
+        The corpus must have the same content. A result of an older version, without the SHA-256 of its corpus, is not
+        returned.
+        """
+        wanted, digest = _wanted(methods, setting), setting.corpus_sha256
+        return next((one for one in self._of(wanted) if one.corpus_sha256 == digest and split in one.scores), None)
+
+    def is_undigested(self, methods: str, setting: Setting) -> bool:
+        """Return whether there is such a result without the SHA-256 of its corpus."""
+        return any(not one.corpus_sha256 for one in self._of(_wanted(methods, setting)))
+
+    def _of(self, wanted: tuple) -> list[Result]:
+        return [one for one in self.results if _key(one) == wanted]
 
     def add(self, result: Result) -> None:
-        """Keep a result in the place of one of the same run; in the file, beside those of other processes."""
-        self.results = [*(one for one in self.results if _key(one) != _key(result)), result]
+        """Keep a result in the place of one of the same run; in the file, beside those of other processes.
+
+        It also replaces a result of the same run without the SHA-256 of its corpus.
+        """
+        self.results = [*(one for one in self.results if not _is_replaced(one, result)), result]
         if self._path is not None:
             with changing(self._path.parent):
-                kept = (one for one in Results.read(self._path).results if _key(one) != _key(result))
+                kept = (one for one in Results.read(self._path).results if not _is_replaced(one, result))
                 receipt_of([*kept, result]).write(self._path, "--record")
 
 
@@ -67,14 +80,21 @@ def receipt_of(results: Sequence[Result]) -> Receipt:
 
     On another processor PyTorch rounds otherwise, and trains apart: no repetition has to be equal.
     """
-    figures, parts = {}, {}
+    figures, parts, corpora = {}, {}, {}
+    digests: dict[str, set[str]] = {}
     for one in results:
-        model = f"{one.corpus}, {one.encoders}-ENC{f' {one.model}' if one.model else ''}"
+        digests.setdefault(one.corpus, set()).add(one.corpus_sha256)
+    for one in results:
+        is_named = len(digests[one.corpus]) == 1  # else the name says two corpora
+        corpus = one.corpus if is_named else f"{one.corpus} {one.corpus_sha256[:12]}".strip()
+        if one.corpus_sha256:
+            corpora[corpus] = one.corpus_sha256
+        model = f"{corpus}, {one.encoders}-ENC{f' {one.model}' if one.model else ''}"
         name = f"{one.methods}, {model}, {one.samples} samples, batch {one.batch}, seed {one.seed}, {one.device}"
         for split, scores in one.scores.items():
             how = f"on the {split} split after {one.samples:,} samples, PyTorch on {one.device}"
             figures |= {f"{name}.{split}.{key}": measured(scores[key], "1", how) for key in SCORES if key in scores}
-        if not one.model and one.corpus in NAMED:
+        if not one.model and one.corpus in NAMED and is_named:
             options = {"--data": one.corpus, "--encoders": one.encoders, "--budget": one.samples, "--batch": one.batch}
             options |= {"--seeds": one.seed, "--split": list(one.scores)[-1], "--device": one.device}
             parts[name] = ["methods", "run", one.methods, *(str(each) for pair in options.items() for each in pair)]
@@ -82,9 +102,19 @@ def receipt_of(results: Sequence[Result]) -> Receipt:
         title="ways to train with less",
         command=["python", "-m", "bttlab", "methods", "run"],
         figures=quantities_of(figures, READING),
+        corpora=corpora,
         parts=parts,
         details=[asdict(each) for each in results],
     )
+
+
+def _wanted(methods: str, setting: Setting) -> tuple:
+    of_model = setting.corpus.name, setting.config.encoders, setting.own_sizes
+    return methods, *of_model, setting.samples, setting.batch, setting.seed, setting.device
+
+
+def _is_replaced(old: Result, new: Result) -> bool:
+    return _key(old) == _key(new) and old.corpus_sha256 in ("", new.corpus_sha256)
 
 
 def _key(result: Result) -> tuple:

@@ -54,6 +54,7 @@ class Result:
     load: list[float] | None = None  # the machine's load averages (1, 5, 15 minutes) when it ended
     versions: dict[str, str] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
+    corpus_sha256: str = ""  # as `bttlab.runs.settings.corpus_digest` returns it; empty in older records
 
 
 def run_methods(
@@ -120,6 +121,7 @@ def run_methods(
         load=load_average(),
         versions=versions(),
         model=setting.own_sizes,
+        corpus_sha256=setting.corpus_sha256,
     )
 
 

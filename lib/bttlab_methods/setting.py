@@ -8,6 +8,7 @@ from pydantic import Field, InstanceOf
 
 from bttlab.data import Corpus
 from bttlab.model import ModelConfig
+from bttlab.runs.settings import corpus_digest
 from bttlab.util.errors import BttlabError
 from bttlab.util.settings import Count, settings
 
@@ -41,6 +42,11 @@ class Setting:
         """Fields of the model's configuration in which it is not the paper's of the same depth."""
         usual = ModelConfig(encoders=self.config.encoders, format=self.config.format).to_dict()
         return {name: value for name, value in self.config.to_dict().items() if value != usual.get(name)}
+
+    @property
+    def corpus_sha256(self) -> str:
+        """SHA-256 of the corpus: its label lists, splits and tokenizer."""
+        return corpus_digest(self.corpus)
 
     def scaled(self, rate_factor: float) -> "Setting":
         return replace(self, rate_factor=self.rate_factor * rate_factor)

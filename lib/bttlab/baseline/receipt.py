@@ -149,7 +149,10 @@ class Receipt:
         figures = {key.removeprefix(f"{name}."): f for key, f in self.figures.items() if key.startswith(f"{name}.")}
         results = {"parameters": self.results[name]} if name in self.results else {}
         whole = {"programs": [], "parts": {}, "details": None}  # of all parts
-        return replace(self, command=self.parts[name], figures=figures, results=results, **whole)
+        named = {corpus: digest for corpus, digest in self.corpora.items() if corpus in self.parts[name]}
+        return replace(
+            self, command=self.parts[name], figures=figures, results=results, corpora=named or self.corpora, **whole
+        )
 
     def differences(self, again: "Receipt") -> list[str]:
         """Return a sentence for everything in which a repetition differs, in the order of the receipt."""

@@ -1,13 +1,20 @@
 """`bttlab methods`: what it lists, what it refuses in one line with nothing written, and methods from outside."""
 
+import json
 import sys
+from dataclasses import replace
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
-from bttlab.baseline.receipt import details_of
+import tiny_runs
+from bttlab.baseline.receipt import Receipt, details_of
 from bttlab.cli import main
+from bttlab.data import load_corpus
+from bttlab.runs.settings import corpus_digest
 from bttlab_methods import methods, registry
+from bttlab_methods.record import Results, receipt_of
 from command_line import refused, run_json
 
 
@@ -59,6 +66,43 @@ def test_models_of_other_sizes_are_other_runs_of_a_record(corpus, tmp_path, monk
     assert narrow["parameters"] < wider["parameters"]
     assert (narrow["model"]["hidden_size"], wider["model"]["hidden_size"], wider["encoders"]) == (32, 64, 1)
     assert trained("--model", str(sizes)) == [narrow, wider]  # what is there is not trained again
+
+
+def test_a_record_gives_no_result_of_another_corpus_of_the_same_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path / "runs"))
+    record = tmp_path / "record.json"
+    one, other = (tiny_runs.write_corpus(tmp_path / name / "flights", seed) for seed, name in enumerate("ab"))
+
+    def trained(corpus: Path) -> dict:
+        command = ["methods", "run", "dense", "--data", str(corpus), "--budget", "4", "--encoders", "1"]
+        sizes = ["--hidden-size", "32", "--heads", "2"]
+        assert main([*command, *sizes, "--record", str(record), "--json"]) == 0
+        (result,) = json.loads(capsys.readouterr().out)["results"]
+        return result
+
+    first, second = trained(one), trained(other)
+    assert first["corpus"] == second["corpus"] == "flights" and first["losses"] != second["losses"]
+    assert first["corpus_sha256"] == corpus_digest(load_corpus(str(one))) != second["corpus_sha256"]
+    assert details_of(record) == [first, second] and trained(one) == first
+    receipt = Receipt.read(record)
+    assert sorted(receipt.corpora.values()) == sorted([first["corpus_sha256"], second["corpus_sha256"]])
+    assert len(receipt.figures) == 6, "the scores of both, under names of their own"
+
+
+def test_a_result_without_its_corpus_sha256_is_run_again_and_replaced(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path / "runs"))
+    record, corpus = tmp_path / "record.json", tiny_runs.write_corpus(tmp_path / "flights")
+    command = ["methods", "run", "dense", "--data", str(corpus), "--budget", "4", "--encoders", "1"]
+    command += ["--hidden-size", "32", "--heads", "2", "--record", str(record)]
+    assert main(command) == 0
+    (result,) = Results.read(record).results
+    receipt_of([replace(result, corpus_sha256="", losses=[0.0])]).write(record)
+    capsys.readouterr()
+    assert main(command) == 0
+    assert "dense, seed 0, without the SHA-256 of its corpus: it is run again" in capsys.readouterr().err
+    (again,) = Results.read(record).results
+    assert (again.losses, again.corpus_sha256) == (result.losses, result.corpus_sha256)
+    assert main(command) == 0 and "run again" not in capsys.readouterr().err
 
 
 GOOD = '''
