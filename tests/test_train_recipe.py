@@ -10,7 +10,8 @@ from bttlab.cli import main
 from bttlab.data import Augmentation, load_corpus
 from bttlab.data.tags import TagDecoder
 from bttlab.model import ReferenceTrainer
-from bttlab.runs import LearningRateSchedule, RunError, read_recipe, recipe_names, start_run
+from bttlab.runs import LearningRateSchedule, RunError, read_recipe, read_run, recipe_names, resume_run, start_run
+from bttlab.runs.rates import RateHistory
 from command_line import refused, run_json
 from tiny_runs import CONFIG, DEVICE, Interrupter, metrics, resume, settings, train
 
@@ -71,6 +72,70 @@ def test_a_run_by_a_recipe_continues_to_the_same_bits(tmp_path, corpus):
     assert metrics(tmp_path / "broken") == metrics(tmp_path / "whole")
     plain = train(tmp_path / "plain", corpus, "adamw")
     assert plain.parameters_sha256 != whole.parameters_sha256
+
+
+def test_a_run_resumed_for_more_epochs_records_that_its_schedule_changed(tmp_path, corpus, capsys, monkeypatch):
+    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    chosen = {"samples": 10, "learning_rate": 1e-3, **PARTS}
+    train(tmp_path / "whole", corpus, "adamw", epochs=2, **chosen)
+    train(tmp_path / "longer", corpus, "adamw", epochs=1, **chosen)
+    assert "schedule.epochs" not in read_run(tmp_path / "longer").configuration
+    run = resume_run(tmp_path / "longer", {"epochs": 2})
+    (note,) = [note for note in run.notes if "schedule" in note]
+    assert "was over 1 epoch, and is over 2 from here on: the rate changes from 0.000133 to 0.000667" in note
+    run.train(ReferenceTrainer(CONFIG), DEVICE)
+    assert read_run(tmp_path / "longer").configuration["schedule.epochs"] == [[0, 1], [10, 2]]
+    used = [(line["first_learning_rate"], line["last_learning_rate"]) for line in metrics(tmp_path / "longer")[:2]]
+    assert used[0] == pytest.approx((0, 1e-3 * 0.1 / 0.75))
+    assert used[1] == pytest.approx((1e-3 * 0.5 / 0.75, 1e-3 * 0.05 / 0.75))
+    whole = [(line["first_learning_rate"], line["last_learning_rate"]) for line in metrics(tmp_path / "whole")[:2]]
+    assert whole[0] == pytest.approx((0, 1e-3 * 0.55 / 0.75)) and whole[1] == used[1]
+    assert run_json(capsys, "runs", "compare", "whole", "longer")["differing"] == ["schedule.epochs"]
+    for command in (["list"], ["show", "longer"], ["compare", "whole", "longer"]):
+        assert main(["runs", *command]) == 0 and "1; after 10 samples 2" in capsys.readouterr().out
+    assert not [note for note in resume_run(tmp_path / "longer").notes if "schedule" in note]
+
+
+def test_a_run_resumed_for_more_epochs_without_a_schedule_is_that_of_an_unbroken_one(tmp_path, corpus):
+    train(tmp_path / "whole", corpus, epochs=2)
+    train(tmp_path / "longer", corpus, epochs=1)
+    run = resume_run(tmp_path / "longer", {"epochs": 2})
+    assert not [note for note in run.notes if "schedule" in note]
+    run.train(ReferenceTrainer(CONFIG), DEVICE)
+    assert read_run(tmp_path / "longer").configuration == read_run(tmp_path / "whole").configuration
+    assert metrics(tmp_path / "longer")[:2] == metrics(tmp_path / "whole")[:2]
+
+
+def test_every_learning_rate_of_a_resumed_run_is_recorded(tmp_path, corpus, capsys, monkeypatch):
+    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    train(tmp_path / "one", corpus, epochs=1, samples=10, learning_rate=0.25)
+    for epochs, rate in ((2, 0.125), (2, 0.5), (3, 0.125), (4, 0.0625)):  # with 0.5 nothing is left to train
+        resume(tmp_path / "one", epochs=epochs, learning_rate=rate)
+    configuration = read_run(tmp_path / "one").configuration
+    assert configuration["learning_rates"] == [[0, 0.25], [10, 0.125], [30, 0.0625]]
+    assert "learning_rate" not in configuration
+    found = run_json(capsys, "runs", "list", "--where", "epochs == 4")["runs"]
+    assert found[0]["learning_rate"] is None and found[0]["learning_rates"] == configuration["learning_rates"]
+    train(tmp_path / "other", corpus, epochs=4, samples=10, learning_rate=0.0625)
+    assert {*run_json(capsys, "runs", "compare", "one", "other")["differing"]} == {"learning_rate", "learning_rates"}
+
+
+def test_a_rate_that_changes_within_an_epoch_is_in_its_line(tmp_path, corpus):
+    interrupter = Interrupter(3, lambda: signal.raise_signal(signal.SIGINT))
+    stopped = train(tmp_path / "run", corpus, trainer=interrupter, epochs=1, learning_rate=0.25)
+    assert 0 < stopped.position
+    resume(tmp_path / "run", learning_rate=0.125)
+    (line, _) = metrics(tmp_path / "run")
+    assert (line["first_learning_rate"], line["last_learning_rate"], line["learning_rate"]) == (0.25, 0.125, 0.125)
+    assert read_run(tmp_path / "run").configuration["learning_rates"] == [[0, 0.25], [stopped.position, 0.125]]
+
+
+@pytest.mark.parametrize("damaged", ["nonsense", [], [[0]], [[3, 0.1]], [[0, "x"]], [[0, 1], [0, 2]], [[0, True]]])
+def test_an_entry_of_another_form_is_not_taken_for_learning_rates(corpus, damaged):
+    before = settings(corpus, learning_rate=0.25)
+    assert RateHistory.of(before, {"learning_rates": damaged}).rates == [(0, 0.25)]
 
 
 def test_command_line_follows_a_recipe_and_records_it(tmp_path, corpus, capsys):

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 SHOWN = 30  # runs in a table, unless --limit says otherwise
 METRICS = (*(f"dev.{name}" for name in SCORES if name != "mean_loss"), "loss")
-VARIED = ("encoders", "module", "linear_rank", "optimizer", "batch_size", "learning_rate", "learning_rates", "seed")
+VARIED = (
+    *("encoders", "module", "linear_rank", "optimizer", "batch_size"),
+    *("learning_rate", "learning_rates", "schedule.epochs", "seed"),
+)
 LISTED = ("id", "begun", "ended", "kind", "name", "status", "sweep", "device", *VARIED, *METRICS, "folder")
 CONDITION = (
     "of pandas.DataFrame.query, such as 'linear_rank == 8 and dev.frame_accuracy > 0.9'; if given again, all must hold"
@@ -228,6 +231,9 @@ def _rows(table: "pd.DataFrame") -> list[dict[str, Any]]:
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
+    if isinstance(value, list) and len(value) > 1 and all(isinstance(item, list | tuple) for item in value):
+        (_, first), *changes = value  # as of `bttlab.runs.rates`
+        return "; ".join([_cell(first), *(f"after {count:,} samples {_cell(later)}" for count, later in changes)])
     if isinstance(value, list):
         return ",".join(map(str, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -290,11 +290,6 @@ class TrainerRun(DashboardRun, Callback):
 
     def on_record(self, record: RunRecord) -> None:
         record.name, record.begun = self._group, self.begun
-        if len(self.rates) > 1:  # no one rate made what came of many
-            record.configuration.pop("learning_rate", None)
-            record.configuration["learning_rates"] = self.rates
-        elif self.rates:  # it may have moved between the click and the first sample
-            record.configuration["learning_rate"] = self.rates[0][1]
         if self._on_u50 and record.status != RUNNING:  # it takes a moment, which nobody waits for at the beginning
             U50Figures(self._workload.config, self._kept.lengths, self._optimizer).on_record(record)
 

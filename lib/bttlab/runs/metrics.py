@@ -44,7 +44,9 @@ class Line(TypedDict, total=False):
     dev: dict[str, float | None] | None
     test: dict[str, float | None] | None
     optimizer: str | None
-    learning_rate: float | None
+    learning_rate: float | None  # the peak, as set at the end of the line's samples
+    first_learning_rate: float | None  # of the line's first sample, and of its last: as the schedule gave them
+    last_learning_rate: float | None
     seconds: QuantityDict | None
     samples_per_second: QuantityDict | None
     device: str

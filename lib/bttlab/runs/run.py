@@ -22,6 +22,7 @@ from bttlab.runs.metrics import MetricsLog, quantities_of, segment_means
 from bttlab.runs.module import keep_module
 from bttlab.runs.plan import Callback, EvaluationPlan
 from bttlab.runs.progress import ProgressBar
+from bttlab.runs.rates import RateHistory, note_of_schedule
 from bttlab.runs.recipe import flat
 from bttlab.runs.record import COMPLETE, LATEST, RUN_FILE, RUNNING, STOPPED, RunRecord, git_state, read_run, versions
 from bttlab.runs.scores import counted, is_better, scores_in_words
@@ -132,6 +133,9 @@ class Run:
         self.losses = checkpoint.losses if checkpoint else np.zeros(0, np.float32)  # of the current epoch
         self.seconds = checkpoint.seconds if checkpoint else 0.0
         self._module = checkpoint.module if checkpoint else None  # of a user's module, when it trains
+        self._rates: RateHistory | None = None  # read from run.json when training begins
+        if checkpoint and (note := note_of_schedule(checkpoint.settings, settings, self.count, len(self.order(0)))):
+            self.notes.append(note)
         self._line = 0, 0.0  # where in the epoch the next line of metrics.jsonl begins, in samples and seconds
         self._has_begun = False
 
@@ -206,6 +210,10 @@ class Run:
             record = RunRecord("training", self.folder.name, configuration={}, device=device)
             with contextlib.suppress(BttlabError):  # a new run has none
                 record = read_run(self.folder)
+            if self._rates is None:
+                before = self.settings if self.checkpoint is None else self.checkpoint.settings
+                self._rates = RateHistory.of(before, {} if self.checkpoint is None else record.configuration)
+            self._rates.change(self.count, self.settings)
             if self.checkpoint is not None and not plan.counts and (finished := self.finished()):
                 trainer.load_parameters(self.checkpoint.parameters, self.checkpoint.optimizer_state)
                 if record.status != COMPLETE:  # a kill came between the last line of metrics and run.json
@@ -265,7 +273,10 @@ class Run:
         record.status, record.error, record.ended = RUNNING, "", ""
 
         def write() -> None:
-            record.configuration = flat(self.settings) | dict(provenance)
+            rates = self._rates.to_configuration(self.count, record.status == RUNNING)
+            record.configuration = flat(self.settings) | rates | dict(provenance)
+            if "learning_rate" not in rates:  # no single rate made what came of several
+                del record.configuration["learning_rate"]
             if self._module is not None:
                 record.configuration["graph.sha256"] = self._module.graph_sha256
             record.figures |= quantities_of(self.log.lines, self._device)
@@ -326,6 +337,7 @@ class Run:
             peak = self._callback.next_rate(self.settings.learning_rate)
             if peak != self.settings.learning_rate:
                 self.settings = replace(self.settings, learning_rate=peak)
+                self._rates.change(before + part.start, self.settings)
             settings, steps = self.settings, before + np.arange(part.start, part.stop)
             rates = settings.schedule.rates(peak, steps, settings.epochs * len(order))
             samples = self.augmented(order[part], seed, number)
@@ -384,6 +396,8 @@ class Run:
         how = f"time.perf_counter on this host, around training on {self._device}"
         first, seconds = self._line
         losses, seconds = self.losses[first:], self.seconds - seconds
+        size = len(self.order(self.epochs_done))
+        step = self.epochs_done * size + first
         line = {
             "event": event,
             **({"epoch": self.epochs_done + 1} if event == "epoch" else {}),
@@ -393,6 +407,8 @@ class Run:
             **({} if scores is None else {"dev": scores}),
             "optimizer": self.settings.optimizer.name,
             "learning_rate": self.settings.learning_rate,
+            "first_learning_rate": self._rates.at(step, size),
+            "last_learning_rate": self._rates.at(step + len(losses) - 1, size),
             "seconds": measured(seconds, "s", how),
             "samples_per_second": measured(len(losses) / seconds, "1/s", how),
             "device": self._device,

@@ -52,7 +52,12 @@ class LearningRateSchedule:
     decay: Literal["none", "linear"] = "none"
     warm_up: float = Field(default=0.0, ge=0, lt=1)
 
-    def rates(self, peak: float, steps: np.ndarray, total: int) -> np.ndarray:
+    @property
+    def depends_on_epochs(self) -> bool:
+        """Whether rates depend on the number of epochs of the run."""
+        return self.decay != "none" or self.warm_up > 0
+
+    def rates(self, peak: float, steps: int | np.ndarray, total: int) -> np.ndarray:
         """Return the learning rates of steps, numbers from 0 below `total`; `peak` is the highest."""
         done = np.asarray(steps, np.float64) / total
         rates = np.ones_like(done) if self.decay == "none" else (1.0 - done) / (1.0 - self.warm_up)
