@@ -25,6 +25,7 @@ from bttlab.compiler.module_file import module_of_source
 from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
 from bttlab.model import LEARNING_RATES, ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, predict
 from bttlab.util.errors import BttlabError
+from command_line import run_json
 from tiny_baseline import LEARNING_RATE, TINY, samples, tiny_baseline, tiny_task
 
 from conftest import ROOT
@@ -212,8 +213,20 @@ def test_command_line(tmp_path, capsys):
     kept = Record.read(path)
     energy = Energy(4, Quantity.measured(2.0, "J", "by hand"), Quantity.measured(0.5, "J", "by hand"))
     kept.modes["eager"] = replace(kept.measurement, energy=energy)
-    wanted = f"epoch {4478 * np.mean(kept.measurement.step_seconds):.1f} s, 8956 J, 2239 J over idle <- best"
-    assert wanted in baseline_text(kept)
+    seconds = 4478 * np.mean(kept.measurement.step_seconds)
+    wanted = f"epoch {seconds:.1f} s (extrapolated), 8956 J, 2239 J over idle (extrapolated) <- best"
+    assert wanted in baseline_text(kept) and "all measured" not in baseline_text(kept)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_an_epoch_has_the_samples_of_the_corpus_as_an_estimate_counts_them(corpus, capsys, batch):
+    record = tiny_baseline("btt", "cpu", data=corpus, steps=4, batch=batch)
+    counted = run_json(capsys, "estimate", "--encoders", "1", "--data", str(corpus))["estimates"][0]["samples"]
+    assert counted == len(load_corpus(corpus).train) == record.corpus.samples
+    text = baseline_text(record)
+    assert f"an epoch is the {counted} training samples of tiny; its time and energy are extrapolated" in text
+    seconds = counted / batch * np.mean(record.measurement.step_seconds)
+    assert f"epoch {seconds:.1f} s (extrapolated)" in text
 
 
 @pytest.mark.parametrize("name", ["Both", "Language"])

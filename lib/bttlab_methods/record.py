@@ -123,7 +123,10 @@ def _key(result: Result) -> tuple:
 
 
 def comparison(results: Sequence[Result], split: str):
-    """Return a table of results on a split, a line for each combination: the mean over its seeds; all measured."""
+    """Return a table of results on a split, a line for each combination: the mean over its seeds.
+
+    All are measured; time and energy of an epoch are extrapolated from the samples of the run.
+    """
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -134,8 +137,8 @@ def comparison(results: Sequence[Result], split: str):
         scores = (f"{100 * mean(group, lambda result, key=key: result.scores[split][key]):.1f}" for key in SCORES)
         costs = f"{mean(group, peak) / 1e6:.1f}", f"{mean(group, seconds_per_epoch):.1f}", joules(group)
         table.add_row(f"{name}{pretraining(group)}", str(len(group)), *scores, f"{group[0].trained:,}", *costs)
-    table.caption = f"All measured. {split.capitalize()} split, per cent; parameters trained; peak memory as counted "
-    table.caption += "storages of a step; time (the processor's) and energy of an epoch."
+    table.caption = f"Measured. {split.capitalize()} split, per cent; parameters trained; peak memory as counted "
+    table.caption += "storages of a step; time (the processor's) and energy of an epoch, extrapolated from the run's samples."
     return table
 
 

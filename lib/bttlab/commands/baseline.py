@@ -7,6 +7,7 @@ from pathlib import Path
 from bttlab.commands import Outcome, models
 from bttlab.model.choices import LEARNING_RATES
 from bttlab.util.errors import BttlabError
+from bttlab.util.terminal import one_line
 
 MOST_THREADS = 1024
 
@@ -60,23 +61,24 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def _text(record) -> str:
-    from bttlab.data.epoch import EPOCH_SAMPLES
     from bttlab.model import config_of
 
     machine = record.machine
     lines = [
         f"{record.format}, {config_of(record.config).title}{record.setting}, {record.steps} steps, "
-        f"all measured on {machine.name} (torch {machine.torch}, {machine.threads} threads)"
+        f"measured on {machine.name} (torch {machine.torch}, {machine.threads} threads)",
+        f"an epoch is the {record.corpus.samples:,} training samples of {one_line(record.corpus.name)}; its time and "
+        "energy are extrapolated from the mean of the measured steps",
     ]
-    steps = EPOCH_SAMPLES / record.batch
+    steps = record.corpus.samples / record.batch
     for name, mode in sorted(record.modes.items(), key=lambda item: item[1].median.value):
         line = (
             f"{name:15} step {1e3 * mode.median.value:.3f} ms (quartiles {1e3 * mode.lower_quartile.value:.3f} to "
-            f"{1e3 * mode.upper_quartile.value:.3f}), epoch {steps * mode.mean.value:.1f} s"
+            f"{1e3 * mode.upper_quartile.value:.3f}), epoch {steps * mode.mean.value:.1f} s (extrapolated)"
         )
         joules, over_idle = mode.energy.per_step.value, mode.energy.per_step_over_idle.value
         if joules is not None:
-            line += f", {steps * joules:.0f} J, {steps * over_idle:.0f} J over idle"
+            line += f", {steps * joules:.0f} J, {steps * over_idle:.0f} J over idle (extrapolated)"
         lines.append(line + (" <- best" if name == record.best else ""))
     lines += [f"{name:15} skipped: {reason}" for name, reason in record.skipped.items()]
     shares = ", ".join(
