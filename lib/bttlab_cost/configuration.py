@@ -144,15 +144,21 @@ class FineTuning:
         return ((hidden, inner),) * (2 if self.mlp == "gated" else 1) + ((inner, hidden),)
 
     @property
-    def mixers(self) -> list[tuple[int, int, int, bool]]:
-        """Linear layers outside of experts: inputs, outputs, number in the model, whether they have adapters."""
+    def mixers(self) -> list[tuple[int, int, int, bool, str]]:
+        """Linear layers outside of experts: inputs, outputs, number in the model, whether they have adapters, layer.
+
+        The layer is "mixer", or "feed-forward" of a config.json's linear layers of kind "mlp".
+        """
         if self.linears:
             kinds = {"experts": ("mlp",), "attention": ("queries", "mixer"), "queries": ("queries",)}
             adapted = kinds.get(self.adapted, ("queries", "mixer", "mlp"))
-            return [(i, o, number, self.method != "full" and kind in adapted) for i, o, number, kind in self.linears]
+            return [
+                (i, o, number, self.method != "full" and kind in adapted, "feed-forward" if kind == "mlp" else "mixer")
+                for i, o, number, kind in self.linears
+            ]
         named = {"experts": (), "queries": (0, 2)}.get(self.adapted, (0, 1, 2, 3))
         return [
-            (inputs, outputs, self.layers, self.method != "full" and place in named)
+            (inputs, outputs, self.layers, self.method != "full" and place in named, "mixer")
             for place, (inputs, outputs) in enumerate(self.mixer_matrices)
         ]
 
@@ -177,7 +183,7 @@ class FineTuning:
         """Parameters of the adapters; 0 for full fine-tuning."""
         if self.method == "full":
             return 0
-        mixers = sum((inputs + outputs) * number for inputs, outputs, number, adapted in self.mixers if adapted)
+        mixers = sum((inputs + outputs) * number for inputs, outputs, number, adapted, _ in self.mixers if adapted)
         router = self.hidden + self.experts if self.experts > 1 else 0
         experts = self.expert_blocks * (router + self.experts * sum(map(sum, self.expert_matrices)))
         return self.lora_rank * (mixers + (experts if self.experts_adapted else 0))
@@ -233,7 +239,7 @@ class FineTuning:
 
     def linear_elements(self, experts: int | None = None) -> int:
         """Return the elements of the blocks' matrices, with `experts` experts of each layer (by default all)."""
-        mixers = sum(inputs * outputs * number for inputs, outputs, number, _ in self.mixers)
+        mixers = sum(inputs * outputs * number for inputs, outputs, number, *_ in self.mixers)
         router = self.hidden * self.experts if self.experts > 1 else 0
         one = sum(inputs * outputs for inputs, outputs in self.expert_matrices)
         return mixers + self.expert_blocks * (router + (self.experts if experts is None else experts) * one)

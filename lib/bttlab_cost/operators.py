@@ -35,8 +35,9 @@ class Operator:
     """One kind of work of a step, done `times` times."""
 
     stage: str  # "forward", "backward", "optimizer"; recomputation belongs to the backward pass
-    kind: str  # "experts", "dequantisation", "adapters", "elementwise", "mixer", "output", "optimizer"
-    # "experts", "mixer", "block", "output", "optimizer"; where it stands; "block" is norms, residuals and router
+    # "experts", "feed-forward", "dequantisation", "adapters", "elementwise", "mixer", "output", "optimizer"
+    kind: str
+    # where it is: "experts", "feed-forward", "mixer", "block" (norms, residuals and router), "output", "optimizer"
     layer: str
     times: float
     # flops, traffic, elementwise: of one: floating-point operations of matrix products, bytes that must move, and bytes
@@ -78,11 +79,10 @@ def _block(config: FineTuning, tokens: float, stage: str, again: bool) -> Iterat
     flash = config.kernels == "flash"
     moved = rows * size * (3 * config.expert_hidden + 3 * hidden)
     kernels = FLASH_KERNELS["expert"] if flash and config.experts == 1 else EXPERT_KERNELS
-    # Without experts the feed-forward layers are among the mixers, but for their activation.
     times = (blocks or layers) * busy
     yield Operator(stage, "elementwise", "experts", times, elementwise=work * moved, kernels=launches * kernels)
-    for inputs, outputs, number, adapted in config.mixers:
-        yield from _linear(config, stage, again, "mixer", number, tokens, inputs, outputs, adapted)
+    for inputs, outputs, number, adapted, layer in config.mixers:
+        yield from _linear(config, stage, again, layer, number, tokens, inputs, outputs, adapted)
     moved = tokens * size * hidden * MIXER_PASSES[config.mixer] * (0.5 if flash else 1)
     width = (config.head_size or hidden // config.heads) * config.heads
     scores = 4.0 * tokens * config.sequence_length * width if config.mixer == "attention" else 0.0
@@ -113,7 +113,7 @@ def _linear(
     tiled = np.maximum(TILE, rows + TILE / 2)  # the mean of whole tiles; a ceiling would make the fit discontinuous
     yield Operator(
         stage,
-        "experts" if layer == "experts" else "mixer",
+        layer,
         layer,
         times * products,
         2.0 * tiled * weights,

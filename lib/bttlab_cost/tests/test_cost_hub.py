@@ -9,7 +9,8 @@ import pytest
 
 from bttlab_cost.configuration import CostError
 from bttlab_cost.models import find_model
-from command_line import refused
+from bttlab_cost.operators import operators
+from command_line import refused, run_json
 
 PUBLIC = json.loads((Path(__file__).parent / "public_models.json").read_text())["models"]
 LLAMA = PUBLIC["llama-3-8b"][1]
@@ -35,6 +36,48 @@ def test_parameters_are_the_published_ones(write, name):
     assert 0.55 * found.parameters / repeated < found.linear_elements() / repeated < 1.001 * found.parameters or (
         billions < 0.5 or name == "gemma-3-4b"
     )
+
+
+LLAMA_2 = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "vocab_size": 32000,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.mark.parametrize("method", ["lora", "qlora", "full"])
+def test_a_config_json_and_the_name_of_a_model_give_the_same_parts_of_a_step(write, capsys, method):
+    def parts(model):
+        words = (
+            "cost",
+            "--model",
+            f"{model},sequence_length=512,method={method}",
+            "--gpu",
+            "H200",
+            "--tokens",
+            "1M",
+            "--batch",
+            "1",
+        )
+        found = run_json(capsys, *words)["step"]["parts"]
+        return {(part["stage"], part["kind"], part["layer"]): part["seconds"] for part in found}
+
+    mine, named = parts(write(LLAMA_2)), parts("llama-2-7b,padding=none")
+    assert mine.keys() == named.keys()
+    matrices = [key for key in mine if key[1] in ("feed-forward", "mixer")]
+    assert {layer for _, _, layer in matrices} == {"feed-forward", "mixer"}
+    assert mine == pytest.approx(named, rel=1e-3)
+
+
+def test_the_shared_experts_of_a_mixture_are_feed_forward_layers(write):
+    counted = operators(find_model(write(PUBLIC["deepseek-v3"][1])), 512)
+    matrices = {one.layer for one in counted if one.kind == one.layer and one.flops}
+    assert matrices == {"experts", "feed-forward", "mixer", "output"}
 
 
 def test_without_transformers_a_config_json_is_refused_in_one_line(write, monkeypatch):
