@@ -1,12 +1,15 @@
 """A race: who trains, on whose clock, how it ends; its receipts and its figure."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from bttlab.baseline import Record
+from bttlab.baseline import BaselineSetting, Record, run_baseline
 from bttlab.baseline.receipt import Receipt
 from bttlab.card import load_overlay
+from bttlab.commands.race import line
 from bttlab.data import Vocabulary, encode, load_corpus
 from bttlab.estimate.card import estimate
 from bttlab.lab import draw_race
@@ -60,6 +63,25 @@ def test_each_has_its_own_clock_and_meter(raced, setting):
     assert recorded.time.value == pytest.approx(MOST * done.mean.value)
     assert recorded.energy.value == pytest.approx(MOST * done.energy.per_step.value)
     assert "adamw would take" in recorded.time.how and recorded.memory.provenance == "modelled"
+
+
+def test_a_record_of_another_corpus_is_named_and_extrapolated(raced, setting, tiny_airline, tmp_path):
+    """The steps are the record's, whatever it was measured on; their sum is not measured."""
+    recorded = raced.racers[2]
+    assert {recorded.time.provenance, recorded.energy.provenance} == {"extrapolated"}
+    assert "mean step, measured on atis, not on this corpus" in recorded.time.how
+    assert "mean step on atis, not on this corpus, in graphs" in recorded.device
+    assert " s (extrapolated), " in line(raced, recorded) and " J (extrapolated)" in line(raced, recorded)
+    own = run_baseline(BaselineSetting("btt", "cpu", config=setting.config, data=str(tiny_airline), steps=2, warmup=1))
+    own.write(tmp_path / "own.json")
+    race = Race(["card", str(tmp_path / "own.json")], replace(setting, most=EVERY))
+    assert race.run()[1].device.count("mean step on airline, in eager") == 1
+    assert (race.racers[1].time.provenance, race.racers[1].memory.provenance) == ("extrapolated", "measured")
+    corpus = replace(own.corpus, name="other", sha256="0" * 64)
+    replace(own, corpus=corpus).write(tmp_path / "other.json")
+    other = Race(["card", str(tmp_path / "other.json")], replace(setting, most=EVERY)).run()[1]
+    assert "on other, not on this corpus" in other.device and other.memory.provenance == "extrapolated"
+    assert "tokens on other, not on this corpus" in other.memory.how
 
 
 def test_a_racer_stops_at_the_target(tiny_airline):

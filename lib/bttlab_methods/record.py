@@ -138,7 +138,9 @@ def comparison(results: Sequence[Result], split: str):
         costs = f"{mean(group, peak) / 1e6:.1f}", f"{mean(group, seconds_per_epoch):.1f}", joules(group)
         table.add_row(f"{name}{pretraining(group)}", str(len(group)), *scores, f"{group[0].trained:,}", *costs)
     table.caption = f"Measured. {split.capitalize()} split, per cent; parameters trained; peak memory as counted "
-    table.caption += "storages of a step; time (the processor's) and energy of an epoch, extrapolated from the run's samples."
+    table.caption += (
+        "storages of a step; time (the processor's) and energy of an epoch, extrapolated from the run's samples."
+    )
     return table
 
 

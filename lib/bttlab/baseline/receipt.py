@@ -32,7 +32,7 @@ class ReceiptQuantity:
 
     value: float
     unit: str
-    provenance: Literal["measured", "modelled", "published"]
+    provenance: Literal["measured", "modelled", "published", "extrapolated"]
     how: str
     # low, high: the band
     low: float | None = None

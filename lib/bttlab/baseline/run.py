@@ -221,10 +221,15 @@ def training_samples(data: str | os.PathLike, config: ModelConfig | ModuleConfig
     corpus = load_corpus(data)
     vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
     samples = encode(corpus.train, vocabulary, corpus, config)
+    return CorpusUsed(corpus.name, len(samples), samples_digest(samples)), samples
+
+
+def samples_digest(samples: Samples) -> str:
+    """Return the SHA-256 of encoded samples, as a record's `CorpusUsed` has it."""
     digest = hashlib.sha256()
     for each in fields(samples):
         digest.update(np.ascontiguousarray(getattr(samples, each.name), "<i4"))
-    return CorpusUsed(corpus.name, len(samples), digest.hexdigest()), samples
+    return digest.hexdigest()
 
 
 def _batches(lengths: np.ndarray, setting: BaselineSetting) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Let the card, PyTorch and recorded GPUs train one model in one order until the dev split has a slot F1.
 
-Each racer has its own clock: an emulated card modelled time, a CPU or GPU here measured time, a record its measured
-mean of a step.
+Each racer has its own clock: an emulated card modelled time, a CPU or GPU here measured time, a record a time that is
+extrapolated from its measured mean step.
 """
 
 import argparse

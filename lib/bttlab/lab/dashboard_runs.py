@@ -452,7 +452,9 @@ class RecordedRun(DashboardRun):
         done, energy = record.measurement, record.measurement.energy.per_step
         meter = EnergyMeter(energy.provenance, energy.how)  # of none, the reason
         losses = np.repeat(np.array(done.losses, np.float32), record.batch)  # of a batch, their mean
-        super().__init__(f"recorded: {record.label_of()}", len(losses), record.learning_rate, meter)
+        super().__init__(
+            f"recorded on {record.corpus.name}: {record.label_of()}", len(losses), record.learning_rate, meter
+        )
         if energy.value is not None:
             meter.joules = (energy.value * len(done.losses),) * 3
         self._add(losses, sum(done.step_seconds))

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from bttlab.baseline.gpus import GpuError, find_gpu
 from bttlab.baseline.machine import machine_of, open_device
 from bttlab.baseline.memory import measure_memory
 from bttlab.baseline.receipt import OF_PYTORCH, READING, SAME, ProgramUsed, Receipt, quantities_of, settings_of
+from bttlab.baseline.run import samples_digest
 from bttlab.baseline.step import Task
 from bttlab.data import Corpus, Samples, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.estimate.card import estimate
@@ -36,6 +37,7 @@ from bttlab.util.quantities import Quantity, measured
 from bttlab.util.settings import Count, settings
 
 CARD, LIVE = "card", ("card", "cpu", "cuda")
+EXTRAPOLATED = "extrapolated"  # provenance of a record's steps times their mean
 RECORDS = ROOT / "data" / "baselines"
 Band = tuple[float, float, float]  # low, likely, high
 PROCESSOR_TIME = "time.process_time of training on one thread: a busy machine does not lengthen it"
@@ -106,7 +108,8 @@ class Race:
     racers : sequence of str
         "card" (a U50, or the emulated one with modelled time), "cpu", "cuda", or recorded baselines of a GPU: the name
         of one in data/baselines, or the path of a file. A record has no losses to its end: it takes those of the first
-        racer, which trains the same model in the same order, and its own time and energy for each step.
+        racer, which trains the same model in the same order. Its time and energy are extrapolated from its own mean
+        step, which may be of another corpus, and are called so.
     setting : RaceSetting
         Corpus, model, rule, target.
     trainer : optional
@@ -268,16 +271,18 @@ class Race:
         """Run a recorded GPU beside the first racer: its steps are that one's, their time and energy the record's."""
         leader, done, config = self.racers[0], record.measurement, self.setting.config
         step, joules = done.mean, done.energy.per_step
-        steps = f"a step's mean in the record of {record.date[:10]}, mode {record.best}"
+        is_same = samples_digest(self._train) == record.corpus.sha256
+        of_corpus = f"{record.corpus.name}{'' if is_same else ', not on this corpus'}"
+        steps = f"extrapolated from the mean step, measured on {of_corpus}: record of {record.date[:10]}, {record.best}"
         steps += "" if record.optimizer == self._rule.name else beside_rule(record, self._rule, self.corpus)
         racer = Racer(
             name,
-            f"{record.machine.name}, recorded steps in {record.best}, losses of {leader.name}",
-            Quantity.measured(0.0, "s", f"{steps}; samples: {leader.name}'s"),
+            f"{record.machine.name}, mean step on {of_corpus}, in {record.best}, losses of {leader.name}",
+            Quantity(0.0, "s", EXTRAPOLATED, f"{steps}; samples: {leader.name}'s"),
             Quantity.missing("J", joules.how)
             if joules.value is None
-            else Quantity.measured(0.0, "J", f"{steps}; {joules.how}"),
-            process_of(record.machine.name, config, self.corpus) or record.memory.peak,
+            else Quantity(0.0, "J", EXTRAPOLATED, f"{steps}; {joules.how}"),
+            process_of(record.machine.name, config, self.corpus) or _peak_of(record, of_corpus, is_same),
             "process" if is_known(record.machine.name) else "tensors",
         )
         self.racers.append(racer)
@@ -374,6 +379,14 @@ def process_of(gpu: str, config: ModelConfig, corpus: Corpus) -> Quantity | None
         return None
     low, likely, high = model_step(find_gpu(gpu), "btt", "graphs", config, typical_sample(corpus, config)).process_bytes
     return Quantity(likely, "bytes", "modelled", f"the GPU model {GPU_VERSION}: context, workspace, tensors", low, high)
+
+
+def _peak_of(record: Record, of_corpus: str, is_same: bool) -> Quantity:
+    """Return the memory of a record at the peak of a step on its longest sample."""
+    peak = record.memory.peak
+    if is_same or peak.value is None:
+        return peak
+    return replace(peak, provenance=EXTRAPOLATED, how=f"of {record.memory.tokens} tokens on {of_corpus}: {peak.how}")
 
 
 def beside_rule(record: Record, rule: Optimizer, corpus: Corpus) -> str:

@@ -133,7 +133,7 @@ class Run:
         self.losses = checkpoint.losses if checkpoint else np.zeros(0, np.float32)  # of the current epoch
         self.seconds = checkpoint.seconds if checkpoint else 0.0
         self._module = checkpoint.module if checkpoint else None  # of a user's module, when it trains
-        self._rates: RateHistory | None = None  # read from run.json when training begins
+        self._rates = RateHistory.of(checkpoint.settings if checkpoint else settings, {})
         if checkpoint and (note := note_of_schedule(checkpoint.settings, settings, self.count, len(self.order(0)))):
             self.notes.append(note)
         self._line = 0, 0.0  # where in the epoch the next line of metrics.jsonl begins, in samples and seconds
@@ -210,9 +210,8 @@ class Run:
             record = RunRecord("training", self.folder.name, configuration={}, device=device)
             with contextlib.suppress(BttlabError):  # a new run has none
                 record = read_run(self.folder)
-            if self._rates is None:
-                before = self.settings if self.checkpoint is None else self.checkpoint.settings
-                self._rates = RateHistory.of(before, {} if self.checkpoint is None else record.configuration)
+            if self.checkpoint is not None and not self._has_begun:  # run.json has what was before
+                self._rates = RateHistory.of(self.checkpoint.settings, record.configuration)
             self._rates.change(self.count, self.settings)
             if self.checkpoint is not None and not plan.counts and (finished := self.finished()):
                 trainer.load_parameters(self.checkpoint.parameters, self.checkpoint.optimizer_state)

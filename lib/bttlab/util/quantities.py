@@ -23,8 +23,8 @@ class Quantity:
         The number.
     unit : str
         Such as "s" or "J".
-    provenance : {"measured", "modelled", "published"} or None
-        None where there is no value.
+    provenance : {"measured", "modelled", "published", "extrapolated"} or None
+        None where there is no value. "extrapolated": a measured step times the number of steps.
     how : str
         The meter, model or source; where there is no value, the reason.
     low, high : float, optional
