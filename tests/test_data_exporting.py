@@ -31,6 +31,13 @@ def test_a_task_of_label_studio_has_the_spans_characters_and_probabilities():
     assert (span["id"], choice["id"]) == ("s0", "s1")
 
 
+@pytest.mark.parametrize("intent", ["c#", "f#", "#", "c##f", "#fare"])
+def test_an_intent_whose_name_ends_in_a_number_sign_is_one_choice(intent):
+    (task,) = label_studio_tasks(["fly"], [[Piece(0, 3, "fly")]], [Labelled(["fly"], intent)], "m")
+    (choice,) = task["predictions"][0]["result"]
+    assert choice["value"] == {"choices": [intent]}
+
+
 def test_a_task_without_tags_or_without_an_intent():
     texts, pieces = ["fly"] * 2, [[Piece(0, 3, "fly")]] * 2
     classified, tagged = label_studio_tasks(

@@ -534,6 +534,61 @@ def test_what_is_not_used_is_named_where_it_is_imported(tmp_path, capsys):
     assert "not used: by (" in said and "sentences with several intents: 1, such as 'fly' (go, stay)" in said
 
 
+LISTS = [{"text": "fly", "label": ["fare", "flight"]}, {"text": "go", "label": ["flight", "fare"]}]
+
+
+def test_several_intents_are_one_label_in_whatever_order(tmp_path, capsys):
+    """The order is that of train; the text of a table and the choices of Label Studio have the same."""
+    train, dev, test = tmp_path / "a.jsonl", tmp_path / "dev.csv", tmp_path / "test.json"
+    train.write_text(lines(*LISTS, *LISTS, {"text": "stop", "label": "c#"}))
+    dev.write_text("text,label\nfly,flight#fare\nstop,c#\n")
+    choices = {"from_name": "i", "to_name": "text", "type": "choices", "value": {"choices": ["flight", "fare"]}}
+    test.write_text(json.dumps([{"data": {"text": "fly now"}, "annotations": [{"result": [choices]}]}]))
+    command = ["data", "import", str(train), str(tmp_path / "made"), "--dev", str(dev), "--test", str(test)]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert said.count("several intents in another order, which become one label: flight#fare is fare#flight") == 3
+    assert "labels of" not in said and "sentences with several intents" not in said
+    corpus = read_corpus(tmp_path / "made")
+    assert corpus.intent_labels == ["UNK", "c#", "fare#flight"]
+    accounts = run_json(capsys, *command[:3], "--dev", dev, "--test", test, "--dry-run")["accounts"]
+    assert [account["labels"] for account in accounts] == [
+        {"fare#flight": 4, "c#": 1},
+        {"c#": 1, "fare#flight": 1},
+        {"fare#flight": 1},
+    ]
+    assert accounts[0]["reordered"] == {"flight#fare is fare#flight": 2}
+
+
+@pytest.mark.parametrize("names", [["c#", "fare"], ["a#b", "c"], ["fare", ""]])
+def test_intents_that_cannot_be_taken_apart_again_are_refused(tmp_path, capsys, names):
+    (tmp_path / "a.jsonl").write_text(lines({"text": "fly", "label": names}))
+    said = refused(capsys, "data", "import", tmp_path / "a.jsonl", "--dry-run")
+    assert "cannot be taken apart again; leave # out of the names" in said
+
+
+def test_two_spellings_of_a_label_are_noted(tmp_path, capsys):
+    rows = [{"text": "lima rome", "label": "x", "spans": [span]} for span in ([0, 4, "the city"], [5, 9, "the_city"])]
+    files = {
+        "in one table": ("a.csv", "text,label\nfly,book flight\ngo,book_flight\nstop,x\n", "intent book_flight"),
+        "spans": ("a.jsonl", lines(*rows), "slot the_city"),
+    }
+    for name, text, label in files.values():
+        (tmp_path / name).write_text(text)
+        assert main(["data", "import", str(tmp_path / name), "--dry-run"]) == 0
+        spelled = label.partition(" ")[2]
+        told = f"become one: {label} ('{spelled.replace('_', ' ')}', '{spelled}')"
+        assert told in capsys.readouterr().out
+    for name, label in (("train", "book flight"), ("dev", "book_flight")):
+        (tmp_path / f"{name}.csv").write_text(f"text,label\nfly,{label}\ngo,x\nstop,x\n")
+    command = ["data", "import", str(tmp_path / "train.csv"), "--dev", str(tmp_path / "dev.csv"), "--dry-run"]
+    assert main(command) == 0
+    assert capsys.readouterr().out.count("become one: intent book_flight ('book flight', 'book_flight')") == 1
+    (tmp_path / "b.csv").write_text("text,label\nfly,book flight\ngo, book  flight\nstop,x\n")
+    assert main(["data", "import", str(tmp_path / "b.csv"), "--dry-run"]) == 0
+    assert "become one" not in capsys.readouterr().out
+
+
 def test_a_foreign_name_in_a_text_with_spaces_is_noted(tmp_path, capsys):
     rows = [{"text": "play 官陵", "label": "x"}, *10 * [{"text": "play it", "label": "x"}]]
     (tmp_path / "a.jsonl").write_text(lines(*rows))

@@ -229,6 +229,16 @@ def test_scores_by_label_and_of_several_intents():
     assert "33.3 % with labels such as a#b" in words and "100.0 % if one of several" in words
 
 
+def test_names_that_end_in_a_number_sign_are_one_intent():
+    corpus = small_corpus(("to york", "O B-city", "c#"), ("monday", "B-day", "f#"))
+    corpus = replace(corpus, intent_labels=["UNK", "c#", "f#"])
+    found = report(corpus, corpus.test, predictions([2, 1], [[2, 3], [5]]))
+    assert found.intent_accuracy == 0 and found.intent_accuracy_any is None
+    both = small_corpus(("to york", "O B-city", "c#"), ("monday", "B-day", "flight#fare"))
+    both = replace(both, intent_labels=["UNK", "f#", "fare"])
+    assert report(both, both.test, predictions([1, 2], [[2, 3], [5]])).intent_accuracy_any == 0.5
+
+
 def test_a_corpus_without_slots_has_no_slot_f1():
     corpus = small_corpus(("to york", "O O", "flight"), ("monday", "O", "fare"))
     corpus = replace(corpus, slot_labels=["PAD", "UNK", "O"])

@@ -37,6 +37,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.data.importing import check_alike, corpus_files, divided, read_utterances, unknown_to_train
     from bttlab.data.readers.account import Choices
     from bttlab.data.tokenizer import Tokenizer
+    from bttlab.data.unify import unify_labels
     from bttlab.model import ModelConfig
 
     if options.folder is None and not options.dry_run:
@@ -54,6 +55,7 @@ def run(options: argparse.Namespace) -> Outcome:
     read = {name: read_utterances(path, choices) for name, path in parts.items() if path is not None}
     accounts = [read[name][1] for name in ("train", "dev", "test") if name in read]
     check_alike(read)
+    unify_labels(read)
     if options.dry_run:
         data = {"accounts": [account.to_dict() for account in accounts]}
         return Outcome(data, "\n".join(line for account in accounts for line in account.lines()))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .corpus import OUTSIDE, PAD, CorpusError
+from .label_names import split_intents
 from .spans import Labelled
 from .tokenizer import Piece
 
@@ -26,7 +27,7 @@ def label_studio_tasks(
             value = {"start": start, "end": end, "text": text[start:end], "labels": [span.slot]}
             results.append(_result(f"s{len(results)}", "label", "labels", value, span.probability))
         if answer.intent is not None:
-            value = {"choices": answer.intent.split("#")}
+            value = {"choices": split_intents(answer.intent)}
             results.append(_result(f"s{len(results)}", "intent", "choices", value, answer.intent_probability))
         prediction: dict[str, Any] = {"model_version": model, "result": results}
         if answer.intent_probability is not None:

@@ -15,6 +15,7 @@ import numpy as np
 from bttlab.util.reading import read_text
 
 from .corpus import OUTSIDE, PAD, SPLIT_NAMES, UNK, CorpusError, Split, files_of
+from .label_names import label_name
 from .readers.account import Account, Choices, FileFormat, Row
 from .readers.columns import COLUMNS, TOKEN_TABLE, grouped_tokens
 from .readers.files import JSON, PARQUET, TABLE, json_lines, parquet_rows, parse_json, table_rows
@@ -26,6 +27,7 @@ from .readers.webanno import WEBANNO
 from .spans import slots_of
 from .tag_schemes import to_bio
 from .tokenizer import Piece, Tokenizer
+from .unify import several_of
 
 _MARKS = ("BOS", "[CLS]", "<s>")  # before the words of an utterance, in files that were prepared for a model
 SHOWN_LABELS = 5  # in a note
@@ -238,7 +240,11 @@ def _split_of(found: list[Utterance], choices: Choices, account: Account) -> Spl
     by_item = chosen_offsets(rows, tokenizer, choices.offsets if any(item.spans for item in found) else None)
     split = Split()
     for item, (where, text, _), words_given, spans in zip(found, rows, given, by_item, strict=True):
-        intent = "_".join(item.intent.split())
+        intent = label_name(item.intent)
+        account.spell("intent", item.intent)
+        for span in item.spans or []:
+            for label in span.labels:
+                account.spell("slot", label)
         if intent in (UNK, PAD):
             raise CorpusError(f"{where}: the label {intent} is reserved; give it another name, or leave it out")
         if words_given:
@@ -261,10 +267,7 @@ def _split_of(found: list[Utterance], choices: Choices, account: Account) -> Spl
         account.labels[intent] += 1
         account.slots.update(slot for _, _, slot in slots_of(tags) if slot != OUTSIDE)
     account.utterances = len(split)
-    intents: dict[tuple[str, ...], dict[str, None]] = {}
-    for words, intent in zip(split.words, split.intents, strict=True):
-        intents.setdefault(tuple(words), {})[intent] = None
-    account.several = {" ".join(words): list(found) for words, found in intents.items() if len(found) > 1}
+    account.several = several_of(split)
     return split
 
 

@@ -8,9 +8,8 @@ import numpy as np
 from bttlab.util.terminal import one_line
 
 from .corpus import UNK, Corpus, Split
+from .label_names import split_intents
 from .metrics import labelled_words, named, score
-
-SEPARATOR = "#"  # between the intents of an utterance that has several, as in ATIS
 
 
 @dataclass(frozen=True)
@@ -82,9 +81,9 @@ def report(corpus: Corpus, split: Split, predictions: Any, task: str = "classifi
         by_intent = [_row(label, *values) for label, *values in zip(labels, *columns, strict=True)]
         confusion = confusion_matrix(split.intents, guesses, labels=labels)
         accuracy = score(corpus, split, predictions).intent_accuracy
-        if any(SEPARATOR in intent for intent in split.intents):
+        if any(len(split_intents(intent)) > 1 for intent in split.intents):
             pairs = zip(split.intents, guesses, strict=True)
-            right = [UNK != gold and {*gold.split(SEPARATOR)} & {*guess.split(SEPARATOR)} for gold, guess in pairs]
+            right = [UNK != gold and {*split_intents(gold)} & {*split_intents(guess)} for gold, guess in pairs]
             accuracy_any = sum(map(bool, right)) / len(split)
     by_slot = []
     if "tagging" in task and corpus.has_slots:

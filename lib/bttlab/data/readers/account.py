@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..corpus import CorpusError
+from ..label_names import label_name
 from ..tokenizer import SPACES, Tokenizer
 
 OVERLAPS = ("refuse", "outer", "longest", "first")
@@ -64,13 +65,25 @@ class Account:
     labels: Counter = field(default_factory=Counter)  # utterances, by intent
     slots: Counter = field(default_factory=Counter)  # chunks, by type
     several: dict[str, list[str]] = field(default_factory=dict)  # intents of a sentence that has several, by its text
+    spellings: dict[str, list[str]] = field(default_factory=dict)  # of labels with blanks, by kind and name
+    reordered: Counter = field(default_factory=Counter)  # utterances with several intents, by label and its other order
     utterances: int = 0
+    _written: dict[str, dict[str, None]] = field(default_factory=dict, repr=False)  # spellings of all labels
     unspaced: int = 0  # utterances with some words in a script without spaces
+
+    def spell(self, kind: str, spelling: str) -> None:
+        """Note how a file writes an intent or slot; all spellings of a label stay if one of them is not its name."""
+        name, written = label_name(spelling), " ".join(spelling.split())
+        known = self._written.setdefault(f"{kind} {name}", {})
+        known[written] = None
+        if {*known} != {name}:
+            self.spellings[f"{kind} {name}"] = list(known)
 
     def to_dict(self) -> dict[str, Any]:
         return {
             field.name: value if isinstance(value := getattr(self, field.name), str | int) else dict(value)
             for field in fields(self)
+            if not field.name.startswith("_")
         }
 
     def lines(self) -> list[str]:
@@ -89,6 +102,11 @@ class Account:
             text, intents = next(iter(self.several.items()))
             count = len(self.several)
             found.append(f"sentences with several intents: {count:,}, such as {text!r} ({', '.join(intents)})")
+        if alike := {key: written for key, written in self.spellings.items() if len(written) > 1}:
+            told = ", ".join(f"{key} ({', '.join(map(repr, written))})" for key, written in alike.items())
+            found.append(f"labels that are written in several ways and become one: {told}")
+        if self.reordered:
+            found.append(f"several intents in another order, which become one label: {_counts(self.reordered)}")
         if self.unspaced:
             found.append(f"utterances with words in a script without spaces, each one word: {self.unspaced:,}")
         return found

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..corpus import CorpusError
+from ..label_names import join_intents, split_intents
 from ..tokenizer import unspaced
 from .account import Account, Choices, Row
 from .formats import ANNOTATION, LABEL, MARKUP, READERS, SPANS, TAGS, TEXT, USUAL, Reader
@@ -320,7 +321,7 @@ def _named(where: str, values: Any, names: list[str] | None) -> Any:
 
 
 def _intent(where: str, column: str, value: Any, class_names: list[str] | None = None) -> str:
-    """Return an intent; several are joined by "#", as in ATIS."""
+    """Return an intent; several are joined by "#", as in ATIS. `unify_labels` gives them one order."""
     if isinstance(value, dict) and list(value) == ["choices"]:  # Label Studio
         value = value["choices"]
     elif column == "cats" and isinstance(value, dict) and value:  # spaCy
@@ -340,7 +341,12 @@ def _intent(where: str, column: str, value: Any, class_names: list[str] | None =
             raise CorpusError(f"{where}: the label is {what!r}; it must be a name, or a list of names")
     if len(set(names)) < len(names):
         raise CorpusError(f"{where}: the label has a name twice ({', '.join(map(str, names))}); leave one")
-    intent = "#".join(map(str, names))
+    intent = join_intents(map(str, names)) if isinstance(value, list) else str(value)
+    if len(names) > 1 and split_intents(intent) != [" ".join(name.split()) for name in names]:
+        raise CorpusError(
+            f"{where}: the intents {', '.join(names)} would be joined to {intent}, which cannot be taken apart again; "
+            "leave # out of the names, and no name empty"
+        )
     if intent.lstrip().startswith(("[", "{")):
         raise CorpusError(f"{where}: the label {intent[:40]!r} is a list or an object as text; save the file as JSON")
     if not intent.strip():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..corpus import OUTSIDE, PAD, CorpusError
+from ..label_names import label_name
 from ..tokenizer import Piece, Tokenizer, unspaced
 from .account import Account, Choices
 
@@ -54,7 +55,10 @@ EMPTY: tuple[Any, ...] = (None, "", [], {})  # a key with one of these says noth
 
 @dataclass(frozen=True)
 class CharacterSpan:
-    """A label of the characters of a text from `start` to before `end`, or of several such parts."""
+    """A label of the characters of a text from `start` to before `end`, or of several such parts.
+
+    `labels` are as they were written, with one blank between words; `tags_of` gives the name.
+    """
 
     start: int
     end: int
@@ -111,7 +115,7 @@ def _span(where: str, start: Any, end: Any, label: Any, text: str | None = None,
     labels = label if isinstance(label, list) else [label]
     if not labels or not all(isinstance(name, str) and name.strip() for name in labels):
         raise CorpusError(f"{where}: the label of the span {start} to {end} is {label!r}: it must be a name")
-    return CharacterSpan(start, end, tuple("_".join(name.split()) for name in labels), text, value)
+    return CharacterSpan(start, end, tuple(" ".join(name.split()) for name in labels), text, value)
 
 
 def _almost(keys: set[str], column: str) -> str:
@@ -150,7 +154,7 @@ def fault_of(text: str, pieces: list[Piece], span: CharacterSpan) -> str | None:
     if span.text is not None and span.text.split() != covers:
         return f"has the text {span.text!r}, and not what the offsets give; correct the offsets"
     if span.value is not None and span.value.casefold().split() != [word.casefold() for word in covers]:
-        if "_".join(covers) in span.labels:
+        if "_".join(covers) in map(label_name, span.labels):
             return f"has its text as label, and the value {span.value!r}; correct them"
         if _occurs(span.value.casefold(), text.casefold()):
             return f"has the value {span.value!r}, which is elsewhere in the text; correct the offsets"
@@ -252,7 +256,7 @@ def tags_of(where: str, text: str, pieces: list[Piece], spans: list[CharacterSpa
         letter = "B"
         for place, piece in enumerate(pieces):
             if piece.first and piece.start < span.end and piece.end > span.start:
-                tags[place] = f"{letter}-{span.labels[0]}"
+                tags[place] = f"{letter}-{label_name(span.labels[0])}"
                 letter = "I"
     return tags
 

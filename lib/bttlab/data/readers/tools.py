@@ -55,7 +55,7 @@ def _without_markup(marked: str, pattern: re.Pattern, words_and_label) -> tuple[
     for match in pattern.finditer(marked):
         words, label = words_and_label(match)
         text += marked[place : match.start()]
-        spans.append(CharacterSpan(len(text), len(text) + len(words), ("_".join(label.split()),), words))
+        spans.append(CharacterSpan(len(text), len(text) + len(words), (" ".join(label.split()),), words))
         text += words
         place = match.end()
     return text + marked[place:], spans

@@ -7,6 +7,7 @@ from typing import Any
 from bttlab.util.reading import read_text
 
 from ..corpus import OUTSIDE, CorpusError
+from ..label_names import label_name
 from .account import NO_RELATIONS, Account, Choices, FileFormat, Row
 from .columns import Line
 from .spans import CharacterSpan, one_label, without_overlaps
@@ -132,20 +133,21 @@ def _webanno_tags(cells: list[tuple[str, str]], choices: Choices, account: Accou
         for number, part in enumerate(re.split(r"(?<!\\)\|", cell)):
             match = re.fullmatch(r"(.*?)(?:\[(\d+)\])?", part)
             label, id_ = (match[1], match[2]) if match else (part, None)
-            label = _unescaped(label)
+            label = " ".join(_unescaped(label).split())
             if label in ("_", "*", ""):
                 raise CorpusError(f"{where}: an annotation without a label; give it one")
             key = id_ or f"{place}, {number}"
             before = spans.get(key)
             if before and (before.end != place or before.labels != (label,)):
                 raise CorpusError(f"{where}: the span [{id_}] has a gap, or two labels; correct it")
-            spans[key] = CharacterSpan(before.start if before else place, place + 1, ("_".join(label.split()),))
+            spans[key] = CharacterSpan(before.start if before else place, place + 1, (label,))
+            account.spell("slot", label)
     where = cells[0][0]
     kept = [one_label(where, span, choices.overlaps, account.left_out) for span in spans.values()]
     tags = [OUTSIDE] * len(cells)
     for span in without_overlaps(where, kept, choices.overlaps, account.left_out):
         for place in range(span.start, span.end):
-            tags[place] = f"{'B' if place == span.start else 'I'}-{span.labels[0]}"
+            tags[place] = f"{'B' if place == span.start else 'I'}-{label_name(span.labels[0])}"
     return tags
 
 
