@@ -18,4 +18,4 @@ def split_intents(label: str) -> list[str]:
 
 def join_intents(intents: Iterable[str]) -> str:
     """Return the label of several intents, which `split_intents` takes apart if no name has a `#`."""
-    return SEPARATOR.join(" ".join(intent.split()) for intent in intents)
+    return SEPARATOR.join(intents)

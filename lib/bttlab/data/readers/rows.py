@@ -341,11 +341,12 @@ def _intent(where: str, column: str, value: Any, class_names: list[str] | None =
             raise CorpusError(f"{where}: the label is {what!r}; it must be a name, or a list of names")
     if len(set(names)) < len(names):
         raise CorpusError(f"{where}: the label has a name twice ({', '.join(map(str, names))}); leave one")
-    intent = join_intents(map(str, names)) if isinstance(value, list) else str(value)
-    if len(names) > 1 and split_intents(intent) != [" ".join(name.split()) for name in names]:
+    spelled = [" ".join(str(name).split()) for name in names]
+    intent = join_intents(spelled) if isinstance(value, list) else str(value)
+    if len(spelled) > 1 and split_intents(intent) != spelled:
         raise CorpusError(
-            f"{where}: the intents {', '.join(names)} would be joined to {intent}, which cannot be taken apart again; "
-            "leave # out of the names, and no name empty"
+            f"{where}: the intents {', '.join(spelled)} would be the label {intent}, which cannot be taken apart "
+            "again; leave # out of the names, and no name empty"
         )
     if intent.lstrip().startswith(("[", "{")):
         raise CorpusError(f"{where}: the label {intent[:40]!r} is a list or an object as text; save the file as JSON")
