@@ -23,7 +23,7 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.module_state import names_in_state, put_values, values_of
 from bttlab.compiler.trace import trace
-from bttlab.compiler.trace.check import one_thread
+from bttlab.model.threads import one_thread
 from bttlab.util.errors import BttlabError
 from bttlab.util.reading import MOST_OF_SETTINGS, read_bytes
 

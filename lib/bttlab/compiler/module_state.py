@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.operation import Matrix
-from bttlab.compiler.trace.check import one_thread
 from bttlab.compiler.trace.check import outputs_of as list_of
+from bttlab.model.threads import one_thread
 from bttlab.util.digests import tensors_digest
 
 if TYPE_CHECKING:

@@ -1,16 +1,18 @@
 """The PyTorch network of a model: the paper's transformer, or a copy of the user's module."""
 
-import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from bttlab.model.choices import LANGUAGE_MODEL
+from bttlab.model.copies import check_copy, copy_module
 from bttlab.model.module import ModuleConfig
 from bttlab.model.transformer import Transformer
 from bttlab.tensor import TTLinear
+from bttlab.util.errors import BttlabError
 
 
 def network_of(model: Any, flow: str = "bidirectional", seed: int = 0) -> nn.Module:
@@ -19,7 +21,8 @@ def network_of(model: Any, flow: str = "bidirectional", seed: int = 0) -> nn.Mod
     Parameters
     ----------
     model : ModelConfig or ModuleModel
-        A module is copied, with its parameters; its `forward` returns None for logits that it does not compute.
+        A module is copied, with its parameters and with the closures and hooks that use them; its `forward` returns
+        None for logits that it does not compute.
     flow : str
         Order of contraction of a `ModelConfig`'s TT layers, as for `bttlab.tensor.TTLinear`.
     seed : int
@@ -29,16 +32,42 @@ def network_of(model: Any, flow: str = "bidirectional", seed: int = 0) -> nn.Mod
     -------
     nn.Module
         The network.
+
+    Raises
+    ------
+    BttlabError
+        If a copy of the module cannot be made, or computes something else than the module.
     """
     if not isinstance(model, ModuleConfig):
         return Transformer(model, flow, seed)
-    network = copy.deepcopy(model.network)  # pyright: ignore[reportAttributeAccessIssue]  # a ModuleModel
+    network = _copy_of(model)
     for layer in network.modules():
         if isinstance(layer, TTLinear):
             layer.flow = flow
     network.ignore_index = model.ignore_index
     network.forward = partial(_logits, network.forward, model.tasks)
     return network
+
+
+def _copy_of(model: Any) -> nn.Module:
+    """Return a copy of a ModuleModel's module that computes the same with other parameters."""
+    module: nn.Module = model.network
+    try:
+        copied = copy_module(module)
+    except Exception as error:  # of an attribute that cannot be copied, such as a lock
+        what = f"{type(error).__name__}: {error}"
+        raise BttlabError(
+            f"{type(module).__name__} cannot be copied for PyTorch ({what}): take out the attribute that has no copy"
+        ) from error
+    words = [word for word in range(1, model.vocabulary_size) if word != model.padding_token] or [0]
+    device = next(module.parameters()).device
+    generator = torch.Generator().manual_seed(0)
+    samples = [
+        torch.tensor(words)[torch.randint(len(words), (1, length), generator=generator)].to(device)
+        for length in sorted({2, model.sequence_length})
+    ]
+    check_copy(copied, module, samples, list(model.graph.folded))
+    return copied
 
 
 def _logits(forward: Callable, tasks: Sequence[str], tokens: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -7,7 +7,6 @@ it is, and leaves parameters, buffers and PyTorch's generator as they were.
 
 import math
 import re
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -55,8 +54,6 @@ CHAOS, ROUNDING = 10.0, 1e-8
 # A module may make its constants in float32, off by this part of their values, or of 1. Where this changes outputs or
 # gradients by more than `TOLERANCE`, the module has to agree to `TOLERANCE` with parameters times one of these factors.
 CONSTANTS, DAMPED = 1e-7, (0.5, 0.25, 0.125, 0.0625)
-
-_one_at_a_time = threading.RLock()
 
 
 @dataclass
@@ -610,22 +607,6 @@ def _change_of(before: tuple[Sequence[Tensor], Sequence], after: tuple[Sequence[
     largest = max((_largest(a) for a, _ in gradients), default=0.0)  # beside it, others are rounding of 0
     changes = [_difference(b, a, 0.0) for a, b in outputs] + [_difference(b, a, largest) for a, b in gradients]
     return max(filter(math.isfinite, changes), default=0.0)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run PyTorch on one thread: small products are faster, and results do not depend on the number of threads.
-
-    A second thread waits: within this context a trace changes what the whole process has, such as the default dtype,
-    the generators of random numbers and `forward` of classes, and must put back what was there before the first one.
-    """
-    with _one_at_a_time:
-        count = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(count)
 
 
 @contextmanager

@@ -27,12 +27,13 @@ from bttlab.compiler.ops.elementwise import Elementwise, Multiply, NumberOperand
 from bttlab.compiler.ops.embedding import DenseEmbedding, Embedding, TTMEmbedding
 from bttlab.compiler.ops.tt_linear import TTLinear
 from bttlab.compiler.trace import attention, rules  # noqa: F401  (register the rules)
-from bttlab.compiler.trace.check import Run, call_of, check, one_thread, outputs_of
+from bttlab.compiler.trace.check import Run, call_of, check, outputs_of
 from bttlab.compiler.trace.names import Call, name_of
 from bttlab.compiler.trace.norms import join_norms
 from bttlab.compiler.trace.record import Recorder
 from bttlab.compiler.trace.values import Elements, Refusal, Refused
 from bttlab.model.choices import IGNORED, LANGUAGE_MODEL, TASKS
+from bttlab.model.threads import one_thread
 
 USUAL = 3  # a token id that is neither padding nor special in most vocabularies
 OTHER_LOSSES = {  # problem types of transformers, and which classes have their place
