@@ -4,7 +4,6 @@
 `open_trainer`, `decompress`.
 """
 
-import copy
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
@@ -26,6 +25,7 @@ from bttlab.compiler.trace.tracer import check_loss
 from bttlab.data import Samples, epoch_order
 from bttlab.model import Optimizer, ReferenceTrainer
 from bttlab.model.choices import IGNORED
+from bttlab.model.copies import copy_module
 from bttlab.model.loop import chunks, train_segments
 from bttlab.tensor import Compression, compress, cut_vocabulary, decompress
 from bttlab.util.errors import BttlabError
@@ -198,7 +198,7 @@ def finetune(
     check_loss(model)
     if not 2 <= sequence_length <= M.SEQUENCE:
         raise BttlabError(f"sequence_length is {sequence_length}: the card takes 2 to {M.SEQUENCE} tokens")
-    model, notes = copy.deepcopy(model).eval(), []
+    model, notes = copy_module(model).eval(), []
     splits = [train, dev] if dev is not None else held_out(train, [c for c in (text, pair, label) if c])
     rows = [column(split, text) for split in splits]
     texts = [

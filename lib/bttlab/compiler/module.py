@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import Graph
 from bttlab.model.choices import TASKS
 from bttlab.model.config import ConfigError
@@ -26,9 +27,10 @@ class ModuleModel(ModuleConfig):
 
     network: nn.Module = None
     graph: Graph = None
+    traced: Any = None  # what the graph has taken from the module: a `bttlab.compiler.trace.state.Traced`
     source: bytes = b""  # content of its file; empty if it does not come from one
     files: Mapping[str, bytes] = field(default_factory=dict)  # those that it imports from there: paths and contents
-    path: Path = None  # of its file
+    path: Path | None = None  # of its file
     seed: int = 0  # of its initial values, if it comes from a file
     values: Mapping[str, np.ndarray] = field(default_factory=dict)  # `values_of` the module as constructed
     names: Mapping[str, str] = field(default_factory=dict)  # `names_in_state` of it
@@ -69,5 +71,28 @@ class ModuleModel(ModuleConfig):
         return count
 
     def parameters(self) -> dict[str, Any]:
-        """Return the module's parameters as float32 arrays."""
+        """Return the module's parameters, as they are now, as float32 arrays.
+
+        Raises
+        ------
+        ProgramError
+            As `check_unchanged`.
+        """
+        self.check_unchanged()
         return {name: p.detach().cpu().float().numpy().copy() for name, p in self.network.named_parameters()}
+
+    def check_unchanged(self) -> None:
+        """Refuse a module that is no longer the one that was traced, but for its parameters' values.
+
+        Compared are buffers, tensors and numbers that are attributes which `forward` reads, `requires_grad`, kinds of
+        layers, and hooks.
+
+        Raises
+        ------
+        ProgramError
+            If one of them has changed; the message names it.
+        """
+        changed = self.traced.changed(self.network) if self.traced is not None else None
+        if changed is not None:
+            what = f"{type(self.network).__name__}: {changed} has changed since the trace"
+            raise ProgramError(f"{what}: trace the module again")

@@ -293,9 +293,11 @@ def compile(model: "ModelConfig | ModuleModel", options: Options | None = None) 
     Raises
     ------
     ProgramError
-        If the model does not fit the machine; the message names the bank.
+        If the model does not fit the machine; the message names the bank. If the module has changed since its trace.
     """
     options = options or Options()
+    if isinstance(model, ModuleConfig):
+        model.check_unchanged()
     with targeting(machine_of(options.clock_mhz)):
         return _of_options(model, options)
 

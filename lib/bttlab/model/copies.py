@@ -111,9 +111,9 @@ def _found(module: nn.Module) -> tuple[list[types.FunctionType], set[int], list[
 
 
 def check_copy(copied: nn.Module, module: nn.Module, samples: Sequence[Tensor], kept: Sequence[str] = ()) -> None:
-    """Refuse a copy that computes something else than its module when both have other parameters.
+    """Refuse a copy that computes something else than its module when both have other parameters, in the copy's mode.
 
-    The copy gets them first, so a function that still reads the module's parameters has other results.
+    A function of the copy that reads the module's parameters then has other results.
 
     Parameters
     ----------
@@ -130,7 +130,8 @@ def check_copy(copied: nn.Module, module: nn.Module, samples: Sequence[Tensor], 
         If an output or the gradient of a parameter differs.
     """
     with one_thread(), torch.random.fork_rng(devices=[]):
-        theirs, ours = (_results(network, samples, kept) for network in (module, copied))
+        modes = [layer.training for layer in copied.modules()]
+        theirs, ours = (_results(network, samples, kept, modes) for network in (module, copied))
     largest = max((_largest(x) for name, x in theirs.items() if "gradient" in name), default=0.0)
     for name, wanted in theirs.items():
         # A gradient of 0, such as of the bias of keys, is rounding.
@@ -154,7 +155,9 @@ def _is_close(found: Tensor, wanted: Tensor, least: float) -> bool:
     return _largest((found - wanted)[finite]) <= TOLERANCE * max(_largest(wanted), least)
 
 
-def _results(network: nn.Module, samples: Sequence[Tensor], kept: Sequence[str]) -> dict[str, Tensor]:
+def _results(
+    network: nn.Module, samples: Sequence[Tensor], kept: Sequence[str], modes: Sequence[bool]
+) -> dict[str, Tensor]:
     """Return the outputs and gradients of a module whose parameters are changed for these calls.
 
     What `forward` leaves as attributes is taken back.
@@ -164,6 +167,8 @@ def _results(network: nn.Module, samples: Sequence[Tensor], kept: Sequence[str])
     before = {name: parameter.data for name, parameter in parameters.items()}
     generator, found = torch.Generator().manual_seed(0), {}
     try:
+        for layer, mode in zip(network.modules(), modes, strict=True):
+            layer.training = mode
         for name, parameter in parameters.items():
             noise = torch.rand(parameter.shape, generator=generator)
             if name in kept or not parameter.is_floating_point():

@@ -36,7 +36,8 @@ def network_of(model: Any, flow: str = "bidirectional", seed: int = 0) -> nn.Mod
     Raises
     ------
     BttlabError
-        If a copy of the module cannot be made, or computes something else than the module.
+        If a copy of the module cannot be made, or computes something else than the module, or the module has changed
+        since its trace.
     """
     if not isinstance(model, ModuleConfig):
         return Transformer(model, flow, seed)
@@ -51,6 +52,7 @@ def network_of(model: Any, flow: str = "bidirectional", seed: int = 0) -> nn.Mod
 
 def _copy_of(model: Any) -> nn.Module:
     """Return a copy of a ModuleModel's module that computes the same with other parameters."""
+    model.check_unchanged()
     module: nn.Module = model.network
     try:
         copied = copy_module(module)
@@ -59,6 +61,9 @@ def _copy_of(model: Any) -> nn.Module:
         raise BttlabError(
             f"{type(module).__name__} cannot be copied for PyTorch ({what}): take out the attribute that has no copy"
         ) from error
+    modes = model.traced.modes  # those in which the module was traced
+    for path, layer in copied.named_modules():
+        layer.training = modes.get(path, layer.training)
     words = [word for word in range(1, model.vocabulary_size) if word != model.padding_token] or [0]
     device = next(module.parameters()).device
     generator = torch.Generator().manual_seed(0)

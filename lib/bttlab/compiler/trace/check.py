@@ -7,6 +7,8 @@ it is, and leaves parameters, buffers and PyTorch's generator as they were.
 
 import math
 import re
+import types
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -30,7 +32,7 @@ from bttlab.compiler.ops.embedding import Embedding
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.tt_linear import TTLinear
 from bttlab.compiler.trace.calls import Recorded, Watch, replaceable, view
-from bttlab.compiler.trace.observer import Hook, Hooks, Observer, at
+from bttlab.compiler.trace.observer import Hook, Hooks, Observer, at, reads_of
 from bttlab.compiler.trace.state import State, cause, changes, difference, random_state
 
 TOLERANCE = 3e-6  # of the largest value; constants that a module makes in float32 are off by 1e-7
@@ -64,8 +66,12 @@ class Run:
     divided: Collection[Matrix]
 
 
-def check(graph: Graph, outputs: list[Matrix], module: nn.Module, ids: Sequence[int], call: Callable, run: Run) -> None:
+def check(
+    graph: Graph, outputs: list[Matrix], module: nn.Module, ids: Sequence[int], call: Callable, run: Run
+) -> set[str]:
     """Compare a graph with its module; raise ProgramError at the first difference.
+
+    Returns the names of attributes that the user's functions read.
 
     `outputs`: logits, in the order in which `call` returns them for token ids (1, T).
     `ids`: token ids of samples.
@@ -98,6 +104,7 @@ def check(graph: Graph, outputs: list[Matrix], module: nn.Module, ids: Sequence[
         check.far(sample_of(min(most, 3)))
         check.inside(run, samples[0])
         graph.unseen = [op.name for op in graph.operations if op.output in check.unseen]
+    return {name for code in check.codes for name in reads_of(code).attributes}
 
 
 def _nodes(outputs: Sequence[Tensor]) -> list[Any]:
@@ -147,6 +154,7 @@ class _Check:
         self.unseen = {op.output for op in self.graph.operations}  # they reached no output so far
         self.ways: list[tuple] = []  # of gradients, for each sample whose outputs were compared
         self.functions: dict[int, dict[int, Any]] = {}  # of the user that samples of a length call
+        self.codes: set[types.CodeType] = set()  # of the user's functions
         self.tolerance = TOLERANCE  # for the parameters as they are
 
     def _see(self, values: Mapping[Matrix, Tensor], loss: Tensor) -> None:
@@ -235,6 +243,7 @@ class _Check:
         after, second = self.state.held(), Observer(known)
         with second:
             both_ways()
+        self.codes.update(second.functions)
         place = difference(before, after)
         if first.random is not None:
             return cause(f"the system{at(first.random)}", True)
@@ -658,23 +667,58 @@ def execute(
     return outputs
 
 
-def call_of(module: nn.Module) -> Callable[[Tensor], list[Any]]:
-    """Return a function that calls a module in double precision and returns its outputs as a list."""
+class Calls:
+    """Calls a module in double precision, and knows the tensors that are left of it.
 
-    def call(tokens: Tensor, mode: AbstractContextManager | None = None) -> list[Any]:
-        with _Double(), mode or nullcontext():
-            return outputs_of(module(tokens))
+    A module may keep what it computes, in a container or by `functools.lru_cache`. In single precision, its own
+    `forward` would fail with such a tensor in double precision.
+    """
 
-    return call
+    def __init__(self, module: nn.Module):
+        self._module = module
+        self._left: dict[int, weakref.ref[Tensor]] = {}
+
+    def __call__(self, tokens: Tensor, mode: AbstractContextManager | None = None) -> list[Any]:
+        """Return the module's outputs as a list."""
+        with _Double(self._note), mode or nullcontext():
+            return outputs_of(self._module(tokens))
+
+    def _note(self, result: Any) -> None:
+        for x in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(x, Tensor) and x.dtype is torch.float64 and id(x) not in self._left:
+                key = id(x)
+                self._left[key] = weakref.ref(x, lambda _, key=key: self._left.pop(key, None))
+
+    def restore_precision(self) -> None:
+        """Give the tensors that a module in single precision has kept that precision."""
+        if any(parameter.dtype is torch.float64 for parameter in self._module.parameters()):
+            return
+        for found in list(self._left.values()):
+            tensor = found()
+            if tensor is not None and tensor.dtype is torch.float64:
+                tensor.data = tensor.data.float()
+        self._left.clear()
 
 
 class _Double(TorchFunctionMode):
-    """Makes double precision of single precision where a module asks for it: `x.float()`, `dtype=torch.float32`."""
+    """Makes double precision of single precision where a module asks for it: `x.float()`, `dtype=torch.float32`.
+
+    `note` gets the result of each function that was not asked for double precision.
+    """
+
+    def __init__(self, note: Callable[[Any], None]):
+        super().__init__()
+        self._note = note
 
     def __torch_function__(self, func: Callable, types: Any, args: Sequence = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        is_double = func is Tensor.double or any(x is torch.float64 for x in (*args, *kwargs.values()))
         args = [torch.float64 if x is torch.float32 else x for x in args]
-        kwargs = {key: torch.float64 if x is torch.float32 else x for key, x in (kwargs or {}).items()}
-        return (Tensor.double if func is Tensor.float else func)(*args, **kwargs)
+        kwargs = {key: torch.float64 if x is torch.float32 else x for key, x in kwargs.items()}
+        result = (Tensor.double if func is Tensor.float else func)(*args, **kwargs)
+        if not is_double:
+            self._note(result)
+        return result
 
 
 def outputs_of(outputs: Any) -> list[Any]:

@@ -214,6 +214,11 @@ class Observer(contextlib.AbstractContextManager):
         is_object = hasattr(value, "__dict__") or hasattr(type(value), "__slots__")
         return not is_other and (isinstance(value, list | dict | set | np.ndarray) or is_object)
 
+    @property
+    def functions(self) -> Collection[types.CodeType]:
+        """The user's functions that were called."""
+        return self._numbers.keys()
+
     def _frames(self, frame: types.FrameType | None) -> Iterator[types.FrameType]:
         """Yield the frames of this run, from one on."""
         while frame is not None and frame is not self._caller:

@@ -171,11 +171,71 @@ class State:
 
     def held(self) -> Snapshot:
         """Return what layers and their classes hold, also in containers and objects."""
-        found = Snapshot()
-        for path, layer in self._module.named_modules():
-            found.add(type(layer).__name__, type(layer))
-            found.add(path, layer)
-        return found
+        return held(self._module)
+
+
+def held(module: nn.Module, names: Collection[str] | None = None) -> Snapshot:
+    """Return what layers and their classes hold; `names`: the attributes of the user's classes, if not all."""
+    found = Snapshot()
+    for path, layer in module.named_modules():
+        is_of_torch = type(layer).__module__.startswith(("torch.", "bttlab."))
+        found.add(type(layer).__name__, type(layer), None if is_of_torch else names)
+        found.add(path, layer, None if is_of_torch else names)
+    return found
+
+
+class Traced:
+    """What a graph has taken from a module beside trained parameters, at the end of a trace: it must stay as it is.
+
+    `before`: what layers held before the trace; what calls of `forward` have changed since is no constant.
+    `names`: the attributes that functions of the user read.
+    """
+
+    def __init__(self, module: nn.Module, before: Snapshot, names: Collection[str]):
+        self._names = names
+        self._tensors = dict(_constants(module))
+        values = _attributes_of(module, names)
+        self._values = {place: x for place, x in values.items() if before.values.get(place) == x}
+        self._trained = {name: p.requires_grad for name, p in module.named_parameters()}
+        self._layers = dict(_functions(module))
+        self.modes = {path: layer.training for path, layer in module.named_modules()}
+
+    def changed(self, module: nn.Module) -> str | None:
+        """Return the name of a value, layer or hook that is another one now, or is frozen or trained."""
+        for name, digest in _constants(module):
+            if self._tensors.get(name, digest) != digest:
+                return name
+        for place, value in _attributes_of(module, self._names).items():
+            if self._values.get(place, value) != value:
+                return place
+        for name, parameter in module.named_parameters():
+            if self._trained.get(name, parameter.requires_grad) != parameter.requires_grad:
+                return f"requires_grad of {name}"
+        for place, functions in _functions(module):
+            if self._layers.get(place, functions) != functions:
+                return place
+        return None
+
+
+def _constants(module: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield the name and the digest of each buffer, in whatever precision it is now."""
+    for name, buffer in module.named_buffers():
+        yield name, _digest(buffer.detach().float() if buffer.is_floating_point() else buffer)
+
+
+def _attributes_of(module: nn.Module, names: Collection[str]) -> dict[str, str]:
+    buffers = {name for name, _ in module.named_buffers()}
+    values = held(module, names).values
+    return {key: x for key, x in values.items() if key not in buffers and not key.startswith("the number of items")}
+
+
+def _functions(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the kind of each layer, its own `forward`, and its hooks."""
+    for path, layer in module.named_modules():
+        name = path or type(layer).__name__
+        yield name, type(layer)
+        yield f"forward of {name}", vars(layer).get("forward")
+        yield f"a hook of {name}", [*layer._forward_pre_hooks.values(), *layer._forward_hooks.values()]
 
 
 def difference(before: Snapshot, after: Snapshot) -> str | None:

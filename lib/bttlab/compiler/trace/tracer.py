@@ -8,6 +8,7 @@ machine does not have is an error that names the operation, its place in the mod
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -27,10 +28,11 @@ from bttlab.compiler.ops.elementwise import Elementwise, Multiply, NumberOperand
 from bttlab.compiler.ops.embedding import DenseEmbedding, Embedding, TTMEmbedding
 from bttlab.compiler.ops.tt_linear import TTLinear
 from bttlab.compiler.trace import attention, rules  # noqa: F401  (register the rules)
-from bttlab.compiler.trace.check import Run, call_of, check, outputs_of
+from bttlab.compiler.trace.check import Calls, Run, check, outputs_of
 from bttlab.compiler.trace.names import Call, name_of
 from bttlab.compiler.trace.norms import join_norms
 from bttlab.compiler.trace.record import Recorder
+from bttlab.compiler.trace.state import Traced, held
 from bttlab.compiler.trace.values import Elements, Refusal, Refused
 from bttlab.model.choices import IGNORED, LANGUAGE_MODEL, TASKS
 from bttlab.model.threads import one_thread
@@ -92,6 +94,7 @@ def trace(
     if ignore_index not in (None, 0, IGNORED):
         raise ProgramError(f"ignore_index is {ignore_index!r}: choose 0 (PAD of a corpus), {IGNORED}, or None")
     _check_values(module, name)
+    before = held(module)
     try:
         recorder, outputs = _recorded(module, sequence_length)
     except UsedInPart:
@@ -103,8 +106,13 @@ def trace(
         rule = "freeze a dense table that no other layer uses, as by requires_grad_(False)"
         raise ProgramError(f"{name}: rows of {tables[0].name} cannot come in records: {rule}")
     run = Run(recorder.log, recorder.divided)
-    check(graph, outputs, module, recorder.ids, call_of(module), run)
-    return _model(module, recorder, outputs, task, ignore_index)
+    call = Calls(module)
+    try:
+        names = check(graph, outputs, module, recorder.ids, call, run)
+    finally:
+        call.restore_precision()
+    model = _model(module, recorder, outputs, task, ignore_index)
+    return replace(model, traced=Traced(module, before, names))
 
 
 class UsedInPart(ProgramError):
