@@ -31,7 +31,8 @@ class ChipState:
     """State of the chip between two calls. A call that changes the state replaces the object in one assignment.
 
     `memory` is the buffer for parameters and moments, once they are loaded; on a shared card it has a copy of them.
-    `step` is the number of samples trained on, and `moments` are those of that training's optimizer.
+    `step` is the number of samples trained on. `moments` and `batch_size` are those of that training's optimizer; the
+    batch size is 0 if it is not known.
     `loaded` has parameters and moments of which the banks have some rows alone, as they were loaded.
     """
 
@@ -40,6 +41,7 @@ class ChipState:
     step: int = 0
     moments: tuple[str, ...] | None = None
     loaded: Sequence[Mapping[str, np.ndarray]] = ()
+    batch_size: int = 0
 
 
 class KernelDriver(DefaultIP):

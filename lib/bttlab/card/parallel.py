@@ -35,6 +35,7 @@ class State(NamedTuple):
     blocks: np.ndarray  # as of `TrainerDriver.store_state`
     step: int
     moments: tuple[str, ...]
+    batch_size: int
 
 
 class PartResult(NamedTuple):
@@ -184,7 +185,7 @@ class ParallelTrainer:
     def _state(self) -> State:
         if self._known is None:
             first = self.drivers[0]
-            self._known = State(first.store_state(), first.step, first.moments)
+            self._known = State(first.store_state(), first.step, first.moments, first.batch_size)
         return self._known
 
     def _load(self, number: int) -> None:
@@ -205,7 +206,7 @@ class ParallelTrainer:
             if cut.start == cut.stop:
                 return PartResult(NO_LOSSES)
             if part:  # its sums begin at zero
-                driver.load_state(before.blocks[:1], before.step + cut.start, names)
+                driver.load_state(before.blocks[:1], before.step + cut.start, names, optimizer.batch_size)
             elif not is_in_place:
                 driver.load_state(*before)
             try:
@@ -230,7 +231,7 @@ class ParallelTrainer:
             if blocks is None or not factors.are_bounded(optimizer):
                 faults = [(len(samples) - 1, "update")]
             else:
-                self._known = State(blocks, step, names)
+                self._known = State(blocks, step, names, optimizer.batch_size)
         if faults:
             sample, name = min(faults)
             raise NumericalFault(name, sample, NO_LOSSES, float(rates[sample]))

@@ -173,7 +173,7 @@ class TrainerDriver(KernelDriver):
         training starts without one. StateError if they belong to another model or are not finite; the card does not
         change then.
         """
-        step, moments = split_state(optimizer_state)
+        step, moments, size = split_state(optimizer_state)
         shapes = self._layout.shapes
         blocks = [check_arrays(what, arrays, shapes) for what, arrays in ({"parameters": parameters} | moments).items()]
         for name, value in self._layout.folded.items():
@@ -187,7 +187,8 @@ class TrainerDriver(KernelDriver):
                 self._block(memory, i)[:] = self._layout.pack(block)
             self._load_memory(memory)
             loaded = [{name: block[name].copy() for name in self._layout.partial} for block in blocks]
-            self._chip = ChipState(self.program, memory, step, tuple(moments) if step else None, loaded)
+            names, size = (tuple(moments), size) if step else (None, 0)
+            self._chip = ChipState(self.program, memory, step, names, loaded, size)
 
     def store_parameters(self) -> dict[str, np.ndarray]:
         """Return a copy of the parameters on chip, and of what was loaded of rows that no sample reads."""
@@ -195,10 +196,11 @@ class TrainerDriver(KernelDriver):
         return stored | {name: value.copy() for name, value in self._layout.folded.items()}
 
     def store_optimizer_state(self) -> dict[str, np.ndarray]:
-        """Return a copy of the optimizer state on chip: "step" and the moments of every parameter."""
+        """Return a copy of the optimizer state on chip: "step", "batch_size" and the moments of every parameter."""
         memory = self._stored()
         moments = enumerate(self._chip.moments or (), 1)
-        return joined_state(self._chip.step, {name: self._unpacked(memory, i) for i, name in moments})
+        named = {name: self._unpacked(memory, i) for i, name in moments}
+        return joined_state(self._chip.step, named, self._chip.batch_size)
 
     @property
     def step(self) -> int:
@@ -210,6 +212,11 @@ class TrainerDriver(KernelDriver):
         """Names of the moments on chip; none before training."""
         return self._chip.moments or ()
 
+    @property
+    def batch_size(self) -> int:
+        """Samples of an update of the training that made the state on chip; 0 before, and if it is not known."""
+        return self._chip.batch_size
+
     def store_state(self, blocks: slice = slice(3)) -> np.ndarray:
         """Return a copy of what is on chip, in the order of the banks, float32 of shape (blocks, vectors, 16).
 
@@ -218,11 +225,11 @@ class TrainerDriver(KernelDriver):
         memory = self._stored()
         return np.stack([self._block(memory, number) for number in range(3)[blocks]])
 
-    def load_state(self, state: np.ndarray, step: int, moments: tuple[str, ...]) -> None:
+    def load_state(self, state: np.ndarray, step: int, moments: tuple[str, ...], batch_size: int = 0) -> None:
         """Load what `store_state` of a driver with the same program returned, of a training of `step` samples.
 
-        `moments` has the names of the state's moments; blocks that are left out are zeros. Parameters must have been
-        loaded before.
+        `moments` has the names of the state's moments, and `batch_size` is that of the training, 0 if it is not known.
+        Blocks that are left out are zeros. Parameters must have been loaded before.
         """
         before = self._chip
         with self._alone():
@@ -230,7 +237,8 @@ class TrainerDriver(KernelDriver):
             for number in range(3):
                 self._block(memory, number)[:] = state[number] if number < len(state) else 0
             self._load_memory(memory)
-            self._chip = replace(before, memory=memory, step=step, moments=moments if step else None)
+            names, size = (moments, batch_size) if step else (None, 0)
+            self._chip = replace(before, memory=memory, step=step, moments=names, batch_size=size)
 
     def check_train(self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray) -> None:
         """Raise the BttlabError of `train` if these arguments are not allowed."""
@@ -241,9 +249,9 @@ class TrainerDriver(KernelDriver):
     ) -> np.ndarray:
         """Train on samples, in order.
 
-        `learning_rate` is a number or has shape (n,). The optimizer is the one that made the state on chip; any if
-        there is no state yet. Each sample's loss is returned, before its update and without label smoothing: float32,
-        shape (n,).
+        `learning_rate` is a number or has shape (n,). The optimizer is the one that made the state on chip, with the
+        same batch size; any if there is no state yet. Each sample's loss is returned, before its update and without
+        label smoothing: float32, shape (n,).
 
         Raises NumericalFault at the first sample whose loss, gradient or update is not finite; that sample changes
         neither parameters nor state. BttlabError if ids, learning rates or the optimizer are not allowed; nothing
@@ -317,7 +325,7 @@ class TrainerDriver(KernelDriver):
         self._model_program.check_optimizer(optimizer)
         rates = np.asarray(check_learning_rates(learning_rate, len(samples)), np.float32)
         if self._chip.moments is not None:
-            check_moments(self._chip.moments, optimizer)
+            check_moments(self._chip.moments, optimizer, self._chip.batch_size)
         return rates
 
     def _check_ready(self, samples) -> None:
@@ -399,7 +407,13 @@ class TrainerDriver(KernelDriver):
             bad = np.flatnonzero(results["status"] != M.DONE)
             done = int(bad[0]) if len(bad) else len(results)
             if done:
-                self._chip = replace(before, memory=memory, step=before.step + done, moments=tuple(optimizer.moments))
+                self._chip = replace(
+                    before,
+                    memory=memory,
+                    step=before.step + done,
+                    moments=tuple(optimizer.moments),
+                    batch_size=optimizer.batch_size,
+                )
             self._profile.add(rows["tokens"][:done].tolist())
             cycles = results["cycles"].sum(dtype=np.int64) + results["flush_cycles"].sum(dtype=np.int64)
             self.counted_cycles += int(cycles)

@@ -119,7 +119,7 @@ class ReferenceTrainer:
             parameters[name].data = data
         for name, grad in self._views(self._grad):
             parameters[name].grad = grad
-        self._step = 0
+        self._step = self._batch_size = 0
         self._moments: dict[str, Tensor] = {}
         self._busy = threading.Lock()
 
@@ -138,20 +138,21 @@ class ReferenceTrainer:
         self, parameters: Mapping[str, np.ndarray], optimizer_state: Mapping[str, np.ndarray] | None = None
     ) -> None:
         """See `Trainer.load_parameters`. If they do not fit, raise StateError and change nothing."""
-        step, moments = split_state(optimizer_state)
+        step, moments, batch_size = split_state(optimizer_state)
         flat = self._flatten("parameters", parameters)
         flats = {moment: self._flatten(moment, arrays) for moment, arrays in moments.items()}
         with self._alone():
             self._all.copy_(flat)
-            self._step = step
+            self._step, self._batch_size = step, batch_size
             self._moments = {moment: flat[: self._flat.numel()].clone() for moment, flat in flats.items()}
 
     def store_parameters(self) -> dict[str, np.ndarray]:
         return self._unflatten(self._all)
 
     def store_optimizer_state(self) -> dict[str, np.ndarray]:
-        """Return a copy of the optimizer state: "step" and the moments of every parameter."""
-        return joined_state(self._step, {moment: self._unflatten(flat) for moment, flat in self._moments.items()})
+        """Return a copy of the optimizer state: "step", "batch_size" and the moments of every parameter."""
+        moments = {moment: self._unflatten(flat) for moment, flat in self._moments.items()}
+        return joined_state(self._step, moments, self._batch_size)
 
     def train(
         self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray, label_smoothing: float = 0.0
@@ -166,7 +167,7 @@ class ReferenceTrainer:
     def _train(self, samples, optimizer: Optimizer, rates: list[float], label_smoothing: float) -> np.ndarray:
         if self._step == 0 and not self._moments:
             self._moments = {moment: torch.zeros_like(self._flat.data) for moment in optimizer.moments}
-        check_moments(self._moments, optimizer)
+        check_moments(self._moments, optimizer, self._batch_size)
         factors = UpdateFactors.of(optimizer, np.asarray(rates), self._step)
         losses, ignored = np.zeros(len(samples), np.float32), ignore_index_of(self.model)
         for i, (tokens, intent, slots) in enumerate(_utterances(samples, self._flat.device)):
@@ -182,6 +183,7 @@ class ReferenceTrainer:
             if fault is not None:
                 raise NumericalFault(fault, i, losses[:i].copy(), rates[i])
             self._step += 1
+            self._batch_size = optimizer.batch_size
             if optimizer.batch_size == 1:
                 self._update(optimizer, float(rates[i]))
             else:

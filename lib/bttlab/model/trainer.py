@@ -86,8 +86,9 @@ class Trainer(Protocol):
     A trainer with a true attribute `whole_updates` divides the samples of an update, and so gets all of them in a call.
 
     Parameters are float32 arrays with the names of `ModelConfig.parameter_shapes`. The optimizer state is "step" (int64
-    scalar array: number of samples trained on) and, for each parameter, the optimizer's moments:
-    "first_moment.<name>", "second_moment.<name>".
+    scalar array: number of samples trained on), "batch_size" (the same: samples of an update; absent before training
+    and in states of earlier versions) and, for each parameter, the optimizer's moments: "first_moment.<name>",
+    "second_moment.<name>". A state continues with its own batch size.
     """
 
     @property
@@ -115,6 +116,8 @@ class Trainer(Protocol):
 
         The learning rate is one, or an array of shape (n,). `label_smoothing`, in [0, 1), is the part of each target
         that is spread evenly over all classes; the losses returned do not include it.
+
+        The moments and the batch size of the optimizer are those of the training so far: StateError if they are others.
 
         Raises NumericalFault at the first sample whose loss, gradient or update is not finite; that sample changes
         neither parameters nor state.
@@ -221,51 +224,87 @@ def check_arrays(
     return arrays
 
 
-def check_moments(found: Iterable[str], optimizer: Optimizer) -> None:
-    """Raise StateError unless an optimizer state has the optimizer's moments."""
+def check_moments(found: Iterable[str], optimizer: Optimizer, batch_size: int = 0) -> None:
+    """Refuse an optimizer that cannot continue from an optimizer state.
+
+    Moments are those of the sum of an update's gradients, and the number of samples counts updates. So a state
+    continues with the batch size that it was made with, in the middle of an update and between two.
+
+    Parameters
+    ----------
+    found : iterable of str
+        Names of the state's moments.
+    optimizer : Optimizer
+        The one to continue with.
+    batch_size : int
+        Samples of an update of the training that made the state; 0 if it is not known.
+
+    Raises
+    ------
+    StateError
+        If the optimizer needs other moments, or has another batch size.
+    """
+    way_out = "or load the parameters without a state"
+    if batch_size and batch_size != optimizer.batch_size:
+        samples = "sample" if batch_size == 1 else "samples"
+        raise StateError(
+            f"the optimizer state is of updates of {batch_size} {samples}, but the optimizer has batch_size="
+            f"{optimizer.batch_size}: continue with batch_size={batch_size}, {way_out}"
+        )
     if tuple(found) != optimizer.moments:
         known, needed = (", ".join(moments) or "no moments" for moments in (found, optimizer.moments))
         raise StateError(
             f"the optimizer state has {known} but {optimizer.name} needs {needed}: continue with the optimizer of that "
-            "state, or load the parameters without a state"
+            f"state, {way_out}"
         )
 
 
-def split_state(state: Mapping[str, np.ndarray] | None) -> tuple[int, dict[str, dict[str, np.ndarray]]]:
-    """Return the step of an optimizer state, and each moment's arrays by parameter; 0 and none without a state.
+def split_state(state: Mapping[str, np.ndarray] | None) -> tuple[int, dict[str, dict[str, np.ndarray]], int]:
+    """Return the step of an optimizer state, each moment's arrays by parameter, and the batch size, 0 if not known.
 
-    Raises StateError if the step is not a whole number of at least 0, if a moment is unknown, or if a moment before the
-    first sample is not 0.
+    Without a state, all are 0 or empty. Raises StateError if the step or the batch size is not a whole number of at
+    least 0, if a moment is unknown, or if a moment before the first sample is not 0.
     """
     if state is None:
-        return 0, {}
+        return 0, {}, 0
     if "step" not in state:
         raise StateError("the optimizer state has no 'step': pass what store_optimizer_state returned")
     moments: dict[str, dict[str, np.ndarray]] = {}
     for key, array in state.items():
         moment, _, name = key.partition(".")
-        if key != "step":
+        if key not in ("step", "batch_size"):
             moments.setdefault(moment, {})[name] = array
     if unknown := sorted(moments.keys() - set(MOMENTS)):
-        raise StateError(f"the optimizer state has {unknown[0]!r}: known are step, {', '.join(MOMENTS)}")
-    step = np.asarray(state["step"])
-    if step.shape != () or step.dtype.kind not in "iuf" or not (0 <= step < 2**63 and step % 1 == 0):
-        raise StateError(
-            f"the optimizer state has step {state['step']!r:.60}: it is the number of samples trained on, a whole "
-            "number of at least 0; pass what store_optimizer_state returned"
-        )
-    if step == 0 and (trained := [key for key, array in state.items() if key != "step" and np.any(array)]):
+        raise StateError(f"the optimizer state has {unknown[0]!r}: known are step, batch_size, {', '.join(MOMENTS)}")
+    step = _count(state, "step", "the number of samples trained on")
+    batch_size = _count(state, "batch_size", "the number of samples of an update") if "batch_size" in state else 0
+    trained = [f"{moment}.{name}" for moment, of in moments.items() for name, array in of.items() if np.any(array)]
+    if step == 0 and trained:
         raise StateError(
             f"the optimizer state has step 0 and {trained[0]} that is not 0, as before the first sample; pass what "
             "store_optimizer_state returned, or no state to start without moments"
         )
-    return int(step), {moment: moments[moment] for moment in MOMENTS if moment in moments}
+    return step, {moment: moments[moment] for moment in MOMENTS if moment in moments}, batch_size
 
 
-def joined_state(step: int, moments: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def _count(state: Mapping[str, np.ndarray], key: str, meaning: str) -> int:
+    """Return a whole number of a state; raise StateError for another value."""
+    value = np.asarray(state[key])
+    if value.shape != () or value.dtype.kind not in "iuf" or not (0 <= value < 2**63 and value % 1 == 0):
+        raise StateError(
+            f"the optimizer state has {key} {state[key]!r:.60}: it is {meaning}, a whole number of at least 0; pass "
+            "what store_optimizer_state returned"
+        )
+    return int(value)
+
+
+def joined_state(
+    step: int, moments: Mapping[str, Mapping[str, np.ndarray]], batch_size: int = 0
+) -> dict[str, np.ndarray]:
     """Return the optimizer state that `split_state` takes apart."""
     named = {f"{moment}.{name}": array for moment, arrays in moments.items() for name, array in arrays.items()}
-    return {"step": np.asarray(step, np.int64)} | named
+    size = {"batch_size": np.asarray(batch_size, np.int64)} if step and batch_size else {}
+    return {"step": np.asarray(step, np.int64)} | size | named
 
 
 @dataclass(frozen=True)
