@@ -13,7 +13,7 @@ from bttlab.card import open_trainer
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.hazards import check_program
 from bttlab.compiler.trace import trace
-from bttlab.model import Optimizer
+from bttlab.model import Optimizer, ReferenceTrainer
 from bttlab.model.module import config_of
 from bttlab.tensor import TTLinear, TTMEmbedding
 from bttlab.util.errors import BttlabError
@@ -629,3 +629,66 @@ def test_what_is_no_traced_module_is_refused():
         trace(Own, LENGTH)
     with pytest.raises(ProgramError, match=r"not Own; trace\(module, sequence_length\) makes one"):
         open_trainer(Own(), "emulated")
+
+
+class AsksForGradients(Own):
+    def body(self, x):
+        return self.layer(x) * (2.0 if torch.is_grad_enabled() else 1.0)
+
+
+class AsksATensor(Own):
+    def body(self, x):
+        x = self.layer(x)
+        return x * 2.0 if x.requires_grad else x
+
+
+class AsksInOneMode(Own):
+    def body(self, x):
+        return self.layer(x) * (1.0 if torch.is_grad_enabled() or self.training else 2.0)
+
+
+@pytest.mark.parametrize("kind", [AsksForGradients, AsksATensor, AsksInOneMode])
+def test_other_outputs_without_gradients_are_refused(kind):
+    with pytest.raises(
+        ProgramError, match=rf"^{kind.__name__}.forward has other outputs under torch.no_grad\(\): "
+    ) as e:
+        trace(kind(), LENGTH)
+    assert "\n" not in str(e.value)
+
+
+class AsksInVain(Own):
+    def body(self, x):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
+            return x + self.layer(x)
+
+
+class Intent(Own):
+    def forward(self, tokens):
+        return self.head(self.body(self.table(tokens)).mean(1))
+
+
+@pytest.mark.parametrize("kind", [AsksInVain, Intent])
+def test_the_card_predicts_labels_of_the_module_alone(kind):
+    model = trace(kind(), LENGTH)
+    samples = some_samples(model, [12, 3, 5, 2])
+    card, reference = open_trainer(model), ReferenceTrainer(model)
+    card.load_parameters(model.parameters())
+    found, wanted = card.predict(samples), reference.predict(samples)
+    assert np.array_equal(found.slots, wanted.slots) and np.array_equal(found.intents, wanted.intents)
+
+
+class WeightFirst(Own):
+    def body(self, x):
+        centred = self.layer.weight[0] * (x - x.mean(-1, keepdim=True))
+        return centred / torch.sqrt(x.var(-1, keepdim=True, unbiased=False) + 1e-5)
+
+
+class WeightFirstWithoutMean(Own):
+    def body(self, x):
+        return self.layer.bias * x / torch.sqrt(x.square().mean(-1, keepdim=True) + 1e-5)
+
+
+@pytest.mark.parametrize("kind", [WeightFirst, WeightFirstWithoutMean])
+def test_a_norm_with_the_weight_before_the_division_is_told_to_multiply_after_it(kind):
+    with pytest.raises(ProgramError, match=r"by the weight after the division \(test_own_modules.py, line \d+\)$"):
+        trace(kind(), LENGTH)

@@ -267,12 +267,17 @@ class TrainerDriver(KernelDriver):
             return self._train(samples, rates, optimizer, label_smoothing)
 
     def predict(self, samples) -> Predictions:
-        """Return losses and labels of samples without training."""
+        """Return losses and labels of samples without training; labels that the model does not have are 0."""
         self._check_ready(samples)
         with self._alone():
             results = self._call(M.PREDICT, samples, np.zeros(len(samples)), Optimizer("sgd"))
-        labels = results["slots"][:, : self.config.sequence_length].copy()
-        return Predictions(results["loss"].copy(), results["intent"].copy(), labels)
+        labels, intents = results["slots"][:, : self.config.sequence_length].copy(), results["intent"].copy()
+        tasks = self.config.task.split(" and ")
+        if "classification" not in tasks:
+            intents[:] = 0
+        if tasks == ["classification"]:
+            labels[:] = 0
+        return Predictions(results["loss"].copy(), intents, labels)
 
     def start(self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray) -> TrainingRun:
         """Start training in the background and return at once.

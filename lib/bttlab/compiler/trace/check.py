@@ -191,7 +191,7 @@ class _Check:
         return f"forward draws random numbers in {mode} what draws them (dropout, noise)"
 
     def evaluation(self, tokens: Tensor, others: Iterable[Tensor]) -> None:
-        """Raise ProgramError if outputs in eval() are others, or if calls have changed what the module finds.
+        """Raise ProgramError if outputs in eval() or without gradients are others, or if calls change what they find.
 
         `others`: samples of each length at which the module was called before.
         """
@@ -202,9 +202,11 @@ class _Check:
             remembered = self.remembered(self.wanted, sample, others if sample is tokens else ())
             if remembered is not None:
                 raise ProgramError(f"{name}: {remembered}")
+        without_gradients = [self.wanted(tokens, torch.no_grad())]
         self.module.eval()
         try:
             there = self.wanted(tokens)
+            without_gradients.append(self.wanted(tokens, torch.no_grad()))
         finally:
             for layer, mode in modes.items():
                 layer.training = mode
@@ -215,6 +217,11 @@ class _Check:
             raise ProgramError(
                 f"{name}.forward has other outputs in eval() than in train(), in which it is: the card trains and "
                 "predicts with one program; call eval() first, or compute the same in both"
+            )
+        if not all(len(here) == len(found) and all(map(_is_close, here, found)) for found in without_gradients):
+            raise ProgramError(
+                f"{name}.forward has other outputs under torch.no_grad(): the card trains and predicts with one "
+                "program; compute the same whatever torch.is_grad_enabled() and requires_grad are"
             )
 
     def remembered(self, call: Callable[[Tensor], Any], tokens: Tensor, others: Iterable[Tensor] = ()) -> str | None:

@@ -52,6 +52,8 @@ HINTS = {
     **{name: near for kind, near in KINDS.items() for name in kind.split()},
     **dict.fromkeys(("gt", "ge", "lt", "le"), "F.relu or F.leaky_relu; for limits, clamp or F.threshold"),
     "log_softmax": "the logits before it as outputs: the loss on the card has the softmax",
+    "div": "a product in place of the quotient; in a norm that is written out, multiply by the weight after the "
+    "division",
     "dropout": "eval(), or probability 0: the machine has no random numbers",
     "gradient": "requires_grad_(False) on the parameters before it, not detach() or no_grad(); "
     "checkpoint(..., use_reentrant=False), not an autograd.Function",

@@ -16,7 +16,10 @@ from bttlab.compiler.trace.record import Recorder, Value
 from bttlab.compiler.trace.rules import rule
 from bttlab.compiler.trace.values import Elements, Formula, Refusal, Weights, refuse
 
-WRITTEN = "nn.LayerNorm or nn.RMSNorm, or their formulas with the variance of all features and epsilon under the root"
+WRITTEN = (
+    "nn.LayerNorm or nn.RMSNorm, or their formulas with the variance of all features, epsilon under the root, and the "
+    "multiplication by the weight after the division"
+)
 NOT_A_NORM = "this function of all features"
 
 LEAST_NORM = 1e-12  # of a row that is not 0: a limit of norms below it is exact for all others, and for 0
