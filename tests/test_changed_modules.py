@@ -16,6 +16,9 @@ from training_processor import some_samples
 WORDS, WIDTH, LABELS, LENGTH = 40, 32, 7, 8
 
 
+GATE, FACTORS, CACHE = torch.linspace(0.5, 1.5, WIDTH), [2.0], {}
+
+
 class Scale:
     def __init__(self):
         self.factor, self.note = 0.5, "x"
@@ -41,6 +44,9 @@ class Net(nn.Module):
         n = tokens.shape[1]
         if n not in self.masks:
             self.masks[n] = torch.full((1,), 0.5)
+        if n not in CACHE:
+            CACHE[n] = 2.0
+        x = x * GATE * FACTORS[0] * CACHE[n]
         x = self.act(self.norm(x)) * self.times * self.factor() * self.masks[n]
         return self.head(self.drop(x).mean(1))
 
@@ -90,7 +96,22 @@ def replace_forward(net):
     net.f.forward = lambda x: 2 * old(x)
 
 
+def replace_global(net):
+    globals()["GATE"] = 2 * GATE
+
+
+def change_global(net):
+    GATE.mul_(2)
+
+
+def change_global_list(net):
+    FACTORS[0] += 1
+
+
 CHANGES = {
+    replace_global: "GATE",
+    change_global: "GATE",
+    change_global_list: r"FACTORS\[0\]",
     change_gate: "gate",
     replace_plain: "plain",
     change_in_place: r"several\[0\]",

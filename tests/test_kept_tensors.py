@@ -15,6 +15,7 @@ from bttlab.model import Optimizer, ReferenceTrainer
 from training_processor import some_samples
 
 WORDS, WIDTH, LABELS, LENGTH = 40, 32, 7, 8
+KEPT = {}
 
 
 @functools.lru_cache
@@ -44,6 +45,13 @@ class ByLength(Memoized):
         return self.kept[n][0]
 
 
+class OfGlobal(Memoized):
+    def constant(self, n):
+        if n not in KEPT:
+            KEPT[n] = torch.arange(n)[:, None] * 0.1
+        return KEPT[n]
+
+
 class Attribute(Memoized):
     def constant(self, n):
         if self.row is None or len(self.row) < n:
@@ -64,7 +72,7 @@ class Refused(ByLength):
         return self.head((self.f(self.table(tokens) + self.constant(n)) * n).mean(1))
 
 
-@pytest.mark.parametrize("kind", [Memoized, ByLength, Attribute, Split])
+@pytest.mark.parametrize("kind", [Memoized, ByLength, OfGlobal, Attribute, Split])
 def test_a_module_that_keeps_tensors_works_after_its_trace(kind):
     net = kind()
     model = trace(net, LENGTH)

@@ -84,8 +84,8 @@ class ModuleModel(ModuleConfig):
     def check_unchanged(self) -> None:
         """Refuse a module that is no longer the one that was traced, but for its parameters' values.
 
-        Compared are buffers, tensors and numbers that are attributes which `forward` reads, `requires_grad`, kinds of
-        layers, and hooks.
+        Compared are buffers, tensors and numbers that `forward` reads as attributes or globals, `requires_grad`, kinds
+        of layers, and hooks.
 
         Raises
         ------

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ from bttlab.compiler.ops.embedding import Embedding
 from bttlab.compiler.ops.norm import Norm
 from bttlab.compiler.ops.tt_linear import TTLinear
 from bttlab.compiler.trace.calls import Recorded, Watch, replaceable, view
-from bttlab.compiler.trace.observer import Hook, Hooks, Observer, at, reads_of
+from bttlab.compiler.trace.observer import Global, Hook, Hooks, Observer, at, reads_of
 from bttlab.compiler.trace.state import State, cause, changes, difference, random_state
 
 TOLERANCE = 3e-6  # of the largest value; constants that a module makes in float32 are off by 1e-7
@@ -68,10 +68,10 @@ class Run:
 
 def check(
     graph: Graph, outputs: list[Matrix], module: nn.Module, ids: Sequence[int], call: Callable, run: Run
-) -> set[str]:
+) -> "Read":
     """Compare a graph with its module; raise ProgramError at the first difference.
 
-    Returns the names of attributes that the user's functions read.
+    Returns what the user's functions read.
 
     `outputs`: logits, in the order in which `call` returns them for token ids (1, T).
     `ids`: token ids of samples.
@@ -104,7 +104,18 @@ def check(
         check.far(sample_of(min(most, 3)))
         check.inside(run, samples[0])
         graph.unseen = [op.name for op in graph.operations if op.output in check.unseen]
-    return {name for code in check.codes for name in reads_of(code).attributes}
+    stable = [
+        (variable, {key for key, value in variable.values().items() if values.get(key) == value})
+        for variable, values in check.globals
+    ]
+    return Read({name for code in check.codes for name in reads_of(code).attributes}, stable)
+
+
+class Read(NamedTuple):
+    """What functions of the user read: names of attributes, and globals, with the places that calls have left alone."""
+
+    attributes: Collection[str]
+    globals: Sequence[tuple[Global, Collection[str]]]
 
 
 def _nodes(outputs: Sequence[Tensor]) -> list[Any]:
@@ -155,6 +166,7 @@ class _Check:
         self.ways: list[tuple] = []  # of gradients, for each sample whose outputs were compared
         self.functions: dict[int, dict[int, Any]] = {}  # of the user that samples of a length call
         self.codes: set[types.CodeType] = set()  # of the user's functions
+        self.globals: list[tuple[Global, dict[str, str]]] = []  # that they read, and the values in them
         self.tolerance = TOLERANCE  # for the parameters as they are
 
     def _see(self, values: Mapping[Matrix, Tensor], loss: Tensor) -> None:
@@ -251,6 +263,7 @@ class _Check:
         with second:
             both_ways()
         self.codes.update(second.functions)
+        self.globals += [(variable, variable.values()) for variable in second.globals]
         place = difference(before, after)
         if first.random is not None:
             return cause(f"the system{at(first.random)}", True)

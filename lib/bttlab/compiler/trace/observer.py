@@ -94,6 +94,20 @@ class Variable:
         return cause(f"{place}{of} ({line})", place in self.snapshot.generators)
 
 
+class Global(NamedTuple):
+    """A global of a function, and the attributes that the function reads, of this or of others."""
+
+    namespace: Mapping[str, Any]
+    name: str
+    attributes: Collection[str]
+
+    def values(self) -> dict[str, str]:
+        """Return the values in it, but for the sizes of containers, which may be caches."""
+        found = Snapshot(with_activations=False)
+        found.add(self.name, self.namespace.get(self.name), self.attributes)
+        return {key: x for key, x in found.values.items() if not key.startswith("the number of items")}
+
+
 class Hook(NamedTuple):
     """A hook on gradients, or on what is saved for them: the line that registers it, and on what."""
 
@@ -143,6 +157,7 @@ class Observer(contextlib.AbstractContextManager):
         self._variables: dict[tuple[types.CodeType, int, str], Variable] = {}
         self._numbers: Counter[types.CodeType] = Counter()  # of entries
         self._count = 0  # of values
+        self.globals: list[Global] = []  # that functions of the user read
 
     def __enter__(self) -> "Observer":
         self._caller = sys._getframe(1)
@@ -179,6 +194,8 @@ class Observer(contextlib.AbstractContextManager):
         if number >= MOST_ENTRIES or self._count > MOST:
             return
         if not number:
+            known = [name for name in reads.globals if not _is_library(frame.f_globals.get(name))]
+            self.globals += [Global(frame.f_globals, name, frozenset(reads.attributes)) for name in known]
             modules = {name: sys.modules[name] for name in reads.modules if name in sys.modules}
             names = modules | {name: frame.f_globals[name] for name in reads.globals if name in frame.f_globals}
             for name, value in names.items():

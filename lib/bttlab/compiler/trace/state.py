@@ -188,13 +188,17 @@ class Traced:
     """What a graph has taken from a module beside trained parameters, at the end of a trace: it must stay as it is.
 
     `before`: what layers held before the trace; what calls of `forward` have changed since is no constant.
-    `names`: the attributes that functions of the user read.
+    `read`: the attributes and globals that functions of the user read, as `bttlab.compiler.trace.check.Read`.
     """
 
-    def __init__(self, module: nn.Module, before: Snapshot, names: Collection[str]):
-        self._names = names
+    def __init__(self, module: nn.Module, before: Snapshot, read: Any):
+        self._names = read.attributes
+        self._globals = [
+            (variable, {key: x for key, x in variable.values().items() if key in places})
+            for variable, places in read.globals
+        ]
         self._tensors = dict(_constants(module))
-        values = _attributes_of(module, names)
+        values = _attributes_of(module, self._names)
         self._values = {place: x for place, x in values.items() if before.values.get(place) == x}
         self._trained = {name: p.requires_grad for name, p in module.named_parameters()}
         self._layers = dict(_functions(module))
@@ -207,6 +211,11 @@ class Traced:
                 return name
         for place, value in _attributes_of(module, self._names).items():
             if self._values.get(place, value) != value:
+                return place
+        for variable, values in self._globals:
+            now = variable.values()
+            place = next((key for key, value in values.items() if now.get(key, value) != value), None)
+            if place is not None:
                 return place
         for name, parameter in module.named_parameters():
             if self._trained.get(name, parameter.requires_grad) != parameter.requires_grad:

@@ -108,11 +108,11 @@ def trace(
     run = Run(recorder.log, recorder.divided)
     call = Calls(module)
     try:
-        names = check(graph, outputs, module, recorder.ids, call, run)
+        read = check(graph, outputs, module, recorder.ids, call, run)
     finally:
         call.restore_precision()
     model = _model(module, recorder, outputs, task, ignore_index)
-    return replace(model, traced=Traced(module, before, names))
+    return replace(model, traced=Traced(module, before, read))
 
 
 class UsedInPart(ProgramError):
