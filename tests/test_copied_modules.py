@@ -282,3 +282,19 @@ def test_the_copy_leaves_what_the_module_keeps():
     kept = net.attention
     network_of(model)
     assert net.attention is kept and kept.shape == (1, 5, 5)
+
+
+def test_a_baseline_trains_what_is_not_frozen():
+    class Frozen(Net):
+        def make(self):
+            self.f.requires_grad_(False)
+
+    model = trace(Frozen(), LENGTH)
+    samples = some_samples(model, [8, 3, 5, 2])
+    task = Task(model, "bidirectional", samples, 0.1, 0, "cpu")
+    for n in range(len(samples)):
+        task.step(n, task.loss)
+    losses, trained = in_pytorch(Frozen(), model.parameters(), samples, 0.1)
+    np.testing.assert_allclose(task.losses.numpy(), losses, rtol=1e-4)
+    for name, parameter in task.model.named_parameters():
+        np.testing.assert_allclose(parameter.detach().numpy(), trained[name], atol=1e-5, err_msg=name)

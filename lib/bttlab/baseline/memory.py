@@ -124,7 +124,7 @@ def step_events(task: Task) -> tuple[list[tuple[int, int]], dict[int, str]]:
         saved.add(meter.number(tensor))
         return tensor.detach()  # the tensor itself would keep its own graph alive
 
-    parameters = {meter.number(parameter) for parameter in task.parameters}
+    parameters = {meter.number(parameter) for parameter in task.model.parameters()}
     inputs = {meter.number(tensor) for tensor in (task.rows, task.losses, task.cursor)}
     with meter:
         with saved_tensors_hooks(pack, lambda tensor: tensor):

@@ -38,7 +38,7 @@ class Task:
         self.lengths: list[int] = samples.lengths[::batch].tolist()  # real tokens of each step's samples
         self.model = network_of(config, flow, seed).to(self.device)
         self.ignore_index = config.ignore_index
-        self.parameters = list(self.model.parameters())
+        self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         columns = (samples.tokens, samples.intents[:, None], samples.slots)
         rows = np.concatenate(columns, axis=1).astype(np.int64)
         steps = rows if batch == 1 else rows.reshape(-1, batch, rows.shape[1])
