@@ -2,6 +2,7 @@
 
 import os
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -99,19 +100,36 @@ def test_start_has_the_events_of_a_training(tiny_airline, tmp_path):
 
 @pytest.mark.long
 def test_step_has_updates_of_several_samples_and_long_calls(tiny_airline):
-    result = step.measure(str(tiny_airline), encoders=1, samples=8, repeats=2, long_call=16, threads=(1,), rounds=1)
-    rows = check(result, step, rows=10)
+    result = step.measure(str(tiny_airline), encoders=1, samples=8, repeats=2, long_call=16, threads=(1, 2), rounds=1)
+    rows = check(result, step, rows=20)
     found = {row["contender"]: row["time"]["median"] for row in rows}
     assert {"emulated U50, updates of 8", "PyTorch BTT, updates of 8", "emulated U50, 16 samples a call"} < set(found)
     assert all(time > 0 for time in found.values())
+    _, gains, host = step.tables(result.to_dict())
+    assert [line[0] for line in gains.rows][:3] == [
+        f"{name}, one thread" for name in (step.OURS, step.OURS + step.UPDATES, f"{step.OURS}, 16 samples a call")
+    ]
+    assert gains.rows[3][0].startswith("the fastest other contender: ") and host.rows[0][0] == step.TWO_PROCESSES
 
 
-def test_step_says_what_a_second_thread_gains():
-    times = {(step.OURS, 1): 0.6, (step.OURS, 2): 0.4, ("dense", 1): 8.0, ("dense", 2): 6.0}
+def test_step_says_what_a_second_thread_gains_from_turns_side_by_side():
+    """A turn of a slow moment is beside the other turns of the same moment."""
+    moments, cards = {}, [SimpleNamespace(threads=1)]
+
+    def turn(name, seconds):  # each round the host is half as fast as in the one before
+        moments[name] = moments.get(name, 0) + 1
+        return seconds * 2.0 ** moments[name]
+
+    works = {step.OURS: lambda: turn(cards[0].threads, 0.6 if cards[0].threads == 1 else 0.4)}
+    gains = step._of_two_threads(works, ("dense", 2), lambda: turn("dense", 6.0), cards, rounds=3)
+    assert gains[f"{step.OURS}, one thread"] == pytest.approx([1.5] * 3)
+    assert gains["the fastest other contender: dense, threads 2"] == pytest.approx([15] * 3)
+
+
+def test_the_fastest_other_contender_has_updates_of_one_sample():
+    times = {(step.OURS, 1): 0.6, ("dense", 1): 8.0, ("dense", 2): 6.0, (f"dense{step.UPDATES}", 1): 5.0}
     rows = [{"contender": name, "threads": n, "time": {"median": time}} for (name, n), time in times.items()]
-    expected = {f"{step.OURS}, one thread": 1.5, "the fastest other contender: dense, threads 2": 15}
-    assert step._of_two_threads(rows) == pytest.approx(expected)
-    assert not step._of_two_threads([row for row in rows if row["threads"] == 1])
+    assert step._fastest_other(rows) == ("dense", 2)
 
 
 @pytest.mark.long

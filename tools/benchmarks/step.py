@@ -3,13 +3,14 @@
 At batch 1, and with updates of several samples: then a step is a sample's share of an update.
 """
 
-from collections.abc import Callable, Sequence
+import multiprocessing
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from benchmarks.result import Result, Table, describe_runs, time_ratios, time_rows
+from benchmarks.result import Result, Table, describe_runs, rounded, spread, time_ratios, time_rows
 from benchmarks.turns import HOW, interleave, second_time, threads_of_torch
 from bttlab.model.loop import LARGEST_CHUNK
 from bttlab.util.quantities import column_metadata
@@ -18,6 +19,8 @@ OURS = "emulated U50"
 BATCH = 8
 UPDATES = f", updates of {BATCH}"
 LEARNING_RATE = 1e-3
+TWO_THREADS = "two threads: "  # of ratios beside them
+TWO_PROCESSES = "two processes, one thread each"
 
 
 def measure(
@@ -36,6 +39,10 @@ def measure(
 
     `threads` are those of PyTorch, and of the emulated card, which uses two at most. The card alone also trains on
     `long_call` samples in a call.
+
+    What a second thread gains is measured apart: the card with one thread takes turns with two threads, and with the
+    fastest of the others. In turns, too, two processes train at the same time: they send each other nothing, and show
+    what the host's two cores give.
     """
     from bttlab.card import EmulatedU50
 
@@ -55,6 +62,13 @@ def measure(
             seconds |= interleave(long, rounds, long_call)
         rows += time_rows({"threads": count}, seconds)
         ratios |= time_ratios(f"{encoders}-ENC, threads {count}: ", seconds, OURS)
+    if 2 in threads:
+        best = _fastest_other(rows)
+        works = {name: turns[name] for name in (OURS, OURS + UPDATES)} | long
+        gains = _of_two_threads(works, best, turns[best[0]], cards, rounds)
+        share = partial(_rate_of_two_processes, turns[OURS], cards, (corpus, encoders, samples, repeats, long_call))
+        ratios |= {f"{encoders}-ENC, {TWO_THREADS}{name}": rounded(spread(of)) for name, of in gains.items()}
+        ratios[f"{encoders}-ENC, {TWO_PROCESSES}"] = rounded(spread(share(rounds)))
     return Result(
         settings={"data": corpus, "encoders": encoders, "samples": samples, "repeats": repeats, "rounds": rounds},
         figures={
@@ -138,20 +152,101 @@ def tables(result: dict[str, Any]) -> list[Table]:
         lines.append([row["contender"], str(row["threads"]), describe_runs(row["time"]), times])
     headers = ["contender", "threads", "ms a step (measured)", f"times {OURS}"]
     found = [Table(f"One training step, {encoders}-ENC, updates of a sample or of {BATCH}", headers, lines)]
-    gains = _of_two_threads(result["rows"])
+    gains = [
+        [name.partition(TWO_THREADS)[2], describe_runs(times)]
+        for name, times in result["ratios"].items()
+        if TWO_THREADS in name
+    ]
     if gains:
-        title, headers = f"The {OURS} with two threads, by the medians above", ["beside", "times faster (measured)"]
-        found.append(Table(title, headers, [[beside, f"{times:.2f}"] for beside, times in gains.items()]))
+        host = result["ratios"][f"{encoders}-ENC, {TWO_PROCESSES}"]
+        title, headers = f"The {OURS} with two threads, in turns", ["beside", "times faster (measured)"]
+        found.append(Table(title, headers, gains))
+        title, headers = (
+            "The host, in turns with these",
+            ["beside one process with one thread", "times its samples (measured)"],
+        )
+        found.append(Table(title, headers, [[TWO_PROCESSES, describe_runs(host)]]))
     return found
 
 
-def _of_two_threads(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Return how many times faster the card is with two threads than with one, and than the fastest other contender."""
-    medians = {(row["contender"], row["threads"]): row["time"]["median"] for row in rows}
-    ours = [name for name, threads in medians if threads == 2 and name.startswith(OURS)]
-    gains = {f"{name}, one thread": medians[name, 1] / medians[name, 2] for name in ours if (name, 1) in medians}
-    others = {case: time for case, time in medians.items() if not case[0].startswith(OURS) and UPDATES not in case[0]}
-    if ours and others:
-        best = min(others, key=lambda case: others[case])
-        gains[f"the fastest other contender: {best[0]}, threads {best[1]}"] = others[best] / medians[OURS, 2]
+def _fastest_other(rows: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
+    """Return the contender besides the card with the least time a step, and its threads; with updates of one sample."""
+    others = {
+        (row["contender"], row["threads"]): row["time"]["median"]
+        for row in rows
+        if not row["contender"].startswith(OURS) and UPDATES not in row["contender"]
+    }
+    return min(others, key=lambda case: others[case])
+
+
+def _of_two_threads(
+    works: Mapping[str, Callable[[], float]],
+    best: tuple[str, int],
+    other: Callable[[], float],
+    cards: Sequence[Any],
+    rounds: int,
+) -> dict[str, np.ndarray]:
+    """Return how many times faster two threads of the card are, shape (rounds,), by what they are beside.
+
+    `works`: of the card, by name; each returns its seconds.
+    `best`, `other`: the fastest of the others with its number of threads, and its work.
+    """
+
+    def with_threads(work: Callable[[], float], count: int) -> float:
+        for card in cards:
+            card.threads = count
+        return work()
+
+    def by_other() -> float:
+        with threads_of_torch(best[1]):
+            return other()
+
+    turns = {(name, count): partial(with_threads, work, count) for name, work in works.items() for count in (1, 2)}
+    seconds = interleave({str(case): turn for case, turn in turns.items()} | {best[0]: by_other}, rounds)
+    gains = {f"{name}, one thread": seconds[str((name, 1))] / seconds[str((name, 2))] for name in works}
+    gains[f"the fastest other contender: {best[0]}, threads {best[1]}"] = seconds[best[0]] / seconds[str((OURS, 2))]
     return gains
+
+
+def _rate_of_two_processes(
+    turn: Callable[[], float], cards: Sequence[Any], workload: tuple[Any, ...], rounds: int
+) -> np.ndarray:
+    """Return how many times the samples of one process two processes train on at the same time, shape (rounds,)."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    other = context.Process(target=_train_when_asked, args=(there, workload), daemon=True)
+    other.start()
+    for card in cards:
+        card.threads = 1
+    rates = []
+    try:
+        here.recv()  # it is ready
+        for number in range(rounds + 1):
+            alone = turn()
+            here.send(True)
+            own = turn()
+            if number:
+                rates.append(alone / own + alone / here.recv())
+            else:
+                here.recv()
+        here.send(False)
+    finally:
+        other.join(10)
+        other.kill()
+    return np.array(rates)
+
+
+def _train_when_asked(pipe: Any, workload: tuple[Any, ...]) -> None:
+    """In another process: answer each request with the seconds that a turn of the card took, with one thread."""
+    from bttlab.card import EmulatedU50
+
+    corpus, encoders, samples, repeats, long_call = workload
+    cards = [EmulatedU50() for _ in range(2)]
+    for card in cards:
+        card.threads = 1
+    contenders, _ = _contenders(corpus, encoders, samples, repeats, long_call, cards)
+    turn = _share(second_time(contenders[OURS]), repeats)
+    turn()
+    pipe.send(True)
+    while pipe.recv():
+        pipe.send(turn())

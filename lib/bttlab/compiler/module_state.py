@@ -5,7 +5,6 @@ module that is constructed again has to get the same ones: `values_of` returns t
 `put_values` puts them back, and `graph_digest` and `outputs_of` tell whether the rest is the same, too.
 """
 
-import copy
 import hashlib
 import json
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from bttlab.compiler.graph import Graph
 from bttlab.compiler.operation import Matrix
 from bttlab.compiler.trace.check import outputs_of as list_of
+from bttlab.model.copies import copy_module
 from bttlab.model.threads import one_thread
 from bttlab.util.digests import tensors_digest
 
@@ -191,7 +191,7 @@ def outputs_of(model: "ModuleModel", spreads: np.ndarray) -> np.ndarray:
     np.ndarray
         Float32, (values,): for each row of logits, a sum of the classes, with factors.
     """
-    network, chance = copy.deepcopy(model.network), np.random.default_rng(0)
+    network, chance = copy_module(model.network), np.random.default_rng(0)
     parameters, names = dict(network.named_parameters()), sorted(_trained(model))
     for name, (mean, deviation) in zip(names, spreads.tolist(), strict=True):
         drawn = mean + (deviation or LEAST) * chance.standard_normal(tuple(parameters[name].shape))
