@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any, Literal
 
@@ -274,6 +274,7 @@ def finetune(
     decompress(model)
     if cut is not None:
         cut.grow()
+    traced = replace(traced, traced=None)  # the module has its own layers again: what is traced is of sizes and cycles
     return FineTuned(model, report, difference, measure.name, before, history, best, predictions, traced, notes)
 
 

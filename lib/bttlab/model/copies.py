@@ -81,8 +81,10 @@ def _found(module: nn.Module) -> tuple[list[types.FunctionType], set[int], list[
     that autograd has computed.
     """
     core = {id(x) for x in (*module.modules(), *module.parameters(), *module.buffers())}
-    left, seen, users = [module], {id(module): module}, {}
-    tensors = []
+    left: list[Any] = [module]
+    seen: dict[int, Any] = {id(module): module}
+    users: dict[int, list[Any]] = {}
+    tensors: list[Tensor] = []
     while left and len(seen) < MOST:
         value = left.pop()
         if isinstance(value, Tensor):
@@ -100,12 +102,13 @@ def _found(module: nn.Module) -> tuple[list[types.FunctionType], set[int], list[
             if id(part) not in seen:
                 seen[id(part)] = part
                 left.append(part)
-    reaching, left = set(), [key for key in core if key in seen]
-    while left:  # back from the module to what leads to it
-        for user in users.get(left.pop(), ()):
+    reaching: set[int] = set()
+    keys = [key for key in core if key in seen]
+    while keys:  # back from the module to what leads to it
+        for user in users.get(keys.pop(), ()):
             if id(user) not in reaching:
                 reaching.add(id(user))
-                left.append(id(user))
+                keys.append(id(user))
     functions = [value for key, value in seen.items() if isinstance(value, types.FunctionType) and key in reaching]
     return functions, reaching | core, tensors
 

@@ -41,7 +41,7 @@ def network_of(model: Any, flow: str = "bidirectional", seed: int = 0) -> nn.Mod
     """
     if not isinstance(model, ModuleConfig):
         return Transformer(model, flow, seed)
-    network = _copy_of(model)
+    network: Any = _copy_of(model)
     for layer in network.modules():
         if isinstance(layer, TTLinear):
             layer.flow = flow
