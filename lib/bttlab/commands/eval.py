@@ -41,7 +41,8 @@ def _evaluate(options: argparse.Namespace, started: Callable[[], None]) -> Outco
     checkpoint = devices.load_checkpoint(options)
     settings, record = checkpoint.settings, checkpoint.corpus
     corpus = load_corpus(options.data or settings.data, options.unknown_labels or settings.unknown_labels)
-    if not record.is_of(corpus):
+    is_own = record.is_of(corpus)
+    if not is_own:
         if not options.data:
             raise BttlabError(
                 f"{corpus.folder} is not the corpus {record.name} that the run in {options.folder} was trained on; "
@@ -57,7 +58,7 @@ def _evaluate(options: argparse.Namespace, started: Callable[[], None]) -> Outco
     started()
     decode = settings.decode_tags if options.decode_tags is None else options.decode_tags
     of_tags = corpus
-    if decode and "tagging" in settings.config.task:
+    if decode and not is_own and "tagging" in settings.config.task:
         of_tags, note = with_counts_of_tags(corpus, record, settings)
         if note:
             progress.note(f"note: {note}")

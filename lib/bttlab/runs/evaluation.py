@@ -62,7 +62,7 @@ def with_counts_of_tags(corpus: Corpus, record: CorpusRecord, settings: RunSetti
     Parameters
     ----------
     corpus : Corpus
-        What is predicted: the run's, another one, or one without splits.
+        What is predicted: another one than the run's, or one without splits.
     record : CorpusRecord
         Of the run's corpus.
     settings : RunSettings
@@ -75,8 +75,6 @@ def with_counts_of_tags(corpus: Corpus, record: CorpusRecord, settings: RunSetti
     str
         A note that says so; empty if the split is the run's.
     """
-    if record.is_of(corpus):
-        return corpus, ""
     try:
         own = load_corpus(settings.data, settings.unknown_labels)
         why = "" if record.is_of(own) else f"{own.folder} is not the corpus {record.name} that the run was trained on"
