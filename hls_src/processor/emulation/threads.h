@@ -52,18 +52,19 @@ struct Caches {
         return {own + access.low / GRAIN, own + access.high / GRAIN + 1, m < BUFFERS ? GRAIN : GRAIN * ROWS};
     }
 
-    // Lines that a thread has to get from the other one's cache, or to take from it before they are written.
-    long long lines_to_move(const Accesses &accesses, int thread) {
-        long long lines = 0;
+    // Lines that each thread would have to get from the other one's cache, or to take from it before they are written.
+    void lines_to_move(const Accesses &accesses, long long (&lines)[THREADS]) {
+        lines[FIRST] = lines[SECOND] = 0;
         for (int a = 0; a < accesses.count; a++) {
             const Blocks blocks = blocks_of(accesses.access[a]);
-            int moved = 0;
+            int moved[THREADS] = {0, 0};
             for (const unsigned char *held = blocks.begin; held < blocks.end; held++) {
-                moved += *held && (accesses.access[a].writes ? *held != 1 << thread : !(*held >> thread & 1));
+                for (int thread = FIRST; thread < THREADS; thread++) {
+                    moved[thread] += *held && (accesses.access[a].writes ? *held != 1 << thread : !(*held >> thread & 1));
+                }
             }
-            lines += moved * blocks.lines;
+            for (int thread = FIRST; thread < THREADS; thread++) lines[thread] += moved[thread] * blocks.lines;
         }
-        return lines;
     }
 
     void move(const Accesses &accesses, int thread) {
@@ -80,9 +81,9 @@ static Caches caches;
 // The instructions that each one waits for, without those that another one of them waits for.
 struct Before {
     static constexpr int MOST = 32 * PROGRAM_DEPTH, WORDS = PROGRAM_DEPTH / 64;
-    int first[PROGRAM_DEPTH + 1];  // where its list begins
-    short list[MOST];
-    unsigned long all[PROGRAM_DEPTH][WORDS];  // a bit for each that comes before it, by whatever way
+    int first[PROGRAM_DEPTH + 1], first_after[PROGRAM_DEPTH + 1];  // where the lists of an instruction begin
+    short list[MOST], after[MOST];                                 // what it waits for; what waits for it
+    unsigned long all[PROGRAM_DEPTH][WORDS];                       // a bit for each that comes before it, by whatever way
     Accesses accesses[PROGRAM_DEPTH];
 
     bool has(int i, int j) const { return all[i][j / 64] >> j % 64 & 1; }
@@ -103,7 +104,20 @@ struct Before {
             }
         }
         first[end] = found;
+        reverse(begin, end);
         return true;
+    }
+
+  private:
+    void reverse(int begin, int end) {
+        for (int i = begin; i <= end; i++) first_after[i] = 0;
+        for (int k = 0; k < first[end]; k++) first_after[list[k] + 1]++;
+        for (int i = begin; i < end; i++) first_after[i + 1] += first_after[i];
+        int filled[PROGRAM_DEPTH];
+        for (int i = begin; i < end; i++) {
+            filled[i] = first_after[i];
+            for (int k = first[i]; k < first[i + 1]; k++) after[filled[list[k]]++] = static_cast<short>(i);
+        }
     }
 };
 static_assert(PROGRAM_DEPTH % 64 == 0, "a word has 64 bits");
@@ -112,9 +126,10 @@ static_assert(PROGRAM_DEPTH % 64 == 0, "a word has 64 bits");
 
 // Clock ticks until the other thread knows that an instruction is executed, and has its results.
 constexpr long long NEWS = 1200;
-constexpr long long LINE_TICKS = 1;  // to get a line from the other thread's cache
-// An instruction that gets a line less goes before one whose path to the end is longer by so many ticks at most.
-constexpr long long LINE_WORTH = 24;
+constexpr long long LINE_TICKS = 2;  // to get a line from the other thread's cache
+// A thread prefers an instruction whose path to the end is shorter by so many ticks, for each line by which it has to get less
+// than the other thread would, and for each tick that it has to wait less.
+constexpr long long LINE_WORTH = 40, WAIT_WORTH = 32;
 constexpr int MEASURED_RUNS = 3;  // whose least ticks are the cost of an instruction
 
 struct Plan {
@@ -159,14 +174,20 @@ static unsigned steps_of(int i, const Sample &sample) {
     return static_cast<unsigned>(nest.n[0] * nest.n[1] * nest.n[2] * nest.n[3]);
 }
 
-// List scheduling: the thread that is free first takes, of the instructions that need not wait, the one with the longest path
-// to the end behind it, less what its thread has to get from the other one's cache; if all have to wait, the one that waits
-// the shortest. If an instruction of FLUSH depends on its sample, the first thread executes them all.
+// An instruction whose waits are planned, and when each thread could begin it.
+struct Ready {
+    int instruction;
+    long long start[THREADS];
+};
+
+// List scheduling: the thread that is free first takes, of the instructions whose waits are planned, one with a long path to the
+// end behind it that it can begin soon, and for which it has to get fewer lines from the other thread's cache than the other
+// one would. If an instruction of FLUSH depends on its sample, the first thread executes them all.
 static void make_plan(Plan &plan, const Range &range, const Sample &sample) {
     static Before before;
     static long long path[PROGRAM_DEPTH], end_of[PROGRAM_DEPTH];
     static int left[PROGRAM_DEPTH];
-    static short ready[PROGRAM_DEPTH];
+    static Ready ready[PROGRAM_DEPTH];
     const int begin = range.first, end = range.first + range.count;
     bool is_known = before.find(begin, end, sample);
     for (int i = begin; &plan == &flush_plan && i < end; i++) is_known &= !depends_on_sample(instruction_at(i));
@@ -182,15 +203,6 @@ static void make_plan(Plan &plan, const Range &range, const Sample &sample) {
             if (path[j] < path[i]) path[j] = path[i];
         }
     }
-    const auto waits_until = [&](int i, int thread) {
-        long long until = 0;
-        for (int k = before.first[i]; k < before.first[i + 1]; k++) {
-            const int j = before.list[k];
-            const long long known = end_of[j] + (plan.thread[j] == thread ? 0 : NEWS);
-            if (known > until) until = known;
-        }
-        return until;
-    };
     plan.count[FIRST] = plan.count[SECOND] = 0;
     const auto append = [&](int i, int thread) {
         plan.thread[i] = static_cast<unsigned char>(thread);
@@ -200,34 +212,40 @@ static void make_plan(Plan &plan, const Range &range, const Sample &sample) {
     if (!is_known) {
         for (int i = begin; i < end; i++) append(i, FIRST);
     }
-    long long free[THREADS] = {0, 0};
+    long long free[THREADS] = {0, 0}, lines[THREADS];
     int ready_count = 0;
+    const auto add_ready = [&](int i) {
+        Ready &each = ready[ready_count++];
+        each = {i, {0, 0}};
+        for (int k = before.first[i]; k < before.first[i + 1]; k++) {
+            const int j = before.list[k];
+            for (int thread = FIRST; thread < THREADS; thread++) {
+                const long long known = end_of[j] + (plan.thread[j] == thread ? 0 : NEWS);
+                if (known > each.start[thread]) each.start[thread] = known;
+            }
+        }
+    };
     for (int i = begin; is_known && i < end; i++) {
-        if (left[i] == 0) ready[ready_count++] = static_cast<short>(i);
+        if (left[i] == 0) add_ready(i);
     }
     while (is_known && ready_count) {
         const int thread = free[SECOND] < free[FIRST] ? SECOND : FIRST;
         int chosen = 0;
-        long long start = 1LL << 62, longest = -(1LL << 62);
+        long long start = 0, most = -(1LL << 62), moving = 0;
         for (int r = 0; r < ready_count; r++) {
-            const int i = ready[r];
-            long long at = waits_until(i, thread);
-            if (at < free[thread]) at = free[thread];
-            if (at > start) continue;
-            const long long length = path[i] - LINE_WORTH * caches.lines_to_move(before.accesses[i], thread);
-            if (at < start || length > longest) chosen = r, start = at, longest = length;
+            const int i = ready[r].instruction;
+            const long long at = ready[r].start[thread] > free[thread] ? ready[r].start[thread] : free[thread];
+            caches.lines_to_move(before.accesses[i], lines);
+            const long long worth = path[i] - LINE_WORTH * (lines[thread] - lines[1 - thread]) - WAIT_WORTH * (at - free[thread]);
+            if (worth > most) chosen = r, start = at, most = worth, moving = LINE_TICKS * lines[thread];
         }
-        const int i = ready[chosen];
+        const int i = ready[chosen].instruction;
         ready[chosen] = ready[--ready_count];
         append(i, thread);
-        const long long moving = LINE_TICKS * caches.lines_to_move(before.accesses[i], thread);
         caches.move(before.accesses[i], thread);
         free[thread] = end_of[i] = start + moving + plan.cost[i];
-        for (int later = i + 1; later < end; later++) {
-            if (!before.has(later, i)) continue;
-            for (int k = before.first[later]; k < before.first[later + 1]; k++) {
-                if (before.list[k] == i && --left[later] == 0) ready[ready_count++] = static_cast<short>(later);
-            }
+        for (int k = before.first_after[i]; k < before.first_after[i + 1]; k++) {
+            if (--left[before.after[k]] == 0) add_ready(before.after[k]);
         }
     }
     for (int thread = FIRST; is_known && thread < THREADS; thread++) {
