@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from bttlab.compiler.instruction import At, Bound, Level, Register, max_of
 from bttlab.compiler.machine import M
 
 INSTRUCTION_COST = 16  # cycles, for each instruction of a shuffle
+BLOCKS = 4096  # size of the cache of blocks: a model of the paper has 200
+_Block = tuple[np.ndarray, int, int, int]  # the permutation, the vectors in, and the strides of vectors in and out
 
 
 class Sizes(dict[str, int]):
@@ -81,18 +84,13 @@ class Arrangement(NamedTuple):
             sizes.views[self] = self, *(Arrangement(self.order, n) for n in others)
         return sizes.views[self]
 
-    def places(self, sizes: Sizes, indices: Sequence[str]) -> np.ndarray:
-        """Return element numbers (vector x LANES + lane): an axis for each of some indices, the others being 0."""
+    def element_strides(self, sizes: Sizes, indices: Sequence[str]) -> tuple[int, ...]:
+        """Return the stride of each of some indices, in elements (vector x LANES + lane)."""
         strides, step = {i: s * LANES for i, s in self.strides(sizes).items()}, 1
         for index in reversed(self.packed):
             strides[index] = step
             step *= sizes[index]
-        grid = np.zeros([sizes[i] for i in indices], np.int64)
-        for axis, index in enumerate(indices):
-            shape = [1] * len(indices)
-            shape[axis] = -1
-            grid = grid + (np.arange(sizes[index]) * strides[index]).reshape(shape)
-        return grid
+        return tuple(map(strides.__getitem__, indices))
 
 
 class Stored(NamedTuple):
@@ -280,9 +278,19 @@ def _plan_of(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str) -> _Plan
     return min(plans, key=lambda plan: plan.steps + INSTRUCTION_COST * plan.instructions, default=None)
 
 
-def _block(sizes, of, to, inside, rows) -> tuple[np.ndarray, int, int, int] | None:
-    """Return a block's permutation, its vectors in, and the strides of vectors in and out; None if it is too large."""
-    places_in, places_out = (a.places(sizes, inside).reshape(-1) for a in (of, to))
+def _block(sizes, of, to, inside, rows) -> _Block | None:
+    """Return the block of the indices `inside`; None if it is too large."""
+    strides_in, strides_out = (each.element_strides(sizes, inside) for each in (of, to))
+    return _block_of(tuple(map(sizes.__getitem__, inside)), strides_in, strides_out, rows)
+
+
+@lru_cache(BLOCKS)
+def _block_of(shape: tuple[int, ...], strides_in: tuple[int, ...], strides_out: tuple[int, ...], rows: int) -> _Block | None:
+    """Return the block of an array's elements, from a cache: layers and flows of a model have the same ones.
+
+    `strides_in`, `strides_out`: of each axis, before and after, in elements.
+    """
+    places_in, places_out = _places(shape, strides_in), _places(shape, strides_out)
     vectors_in, number_in = np.unique(places_in // LANES, return_inverse=True)
     vectors_out, number_out = np.unique(places_out // LANES, return_inverse=True)
     read, write = _even(vectors_in), _even(vectors_out[: len(vectors_out) // rows])
@@ -290,4 +298,13 @@ def _block(sizes, of, to, inside, rows) -> tuple[np.ndarray, int, int, int] | No
         return None
     permutation = np.full((len(vectors_out), LANES), -1)
     permutation[number_out, places_out % LANES] = number_in * LANES + places_in % LANES
+    permutation.flags.writeable = False
     return permutation, len(vectors_in), read, write
+
+
+def _places(shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+    """Return the place of each element of an array, the last axis running fastest, from the strides of its axes."""
+    places = np.zeros(1, np.int64)
+    for size, stride in zip(shape, strides, strict=True):
+        places = (places[:, None] + np.arange(size) * stride).reshape(-1)
+    return places
