@@ -11,7 +11,7 @@ import warnings
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -29,6 +29,7 @@ from bttlab.data import Vocabulary, load_corpus
 from bttlab.estimate.card import estimate
 from bttlab.lab import Design, Teach, Workload, check, chip_bytes, engine_products, grade
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
+from bttlab.runs.sweep import SweepSpec
 from bttlab.teaching.exercises import EXERCISES, NotRight, flows, show_points
 from bttlab.teaching.exercises.check import Verdict
 from bttlab.teaching.exercises.design import _scheduled
@@ -164,7 +165,7 @@ def test_01(objects):
     others = [MODES, ((12, 8), (8, 12)), ((2, 2), (2, 2)), ((768,), (768,)), (12, 8, 8), ((0, 1), (1, 0)), "modes"]
     _try("01.2", (), fine, [*others, ((12, 4, 4, 4), (8, 8, 12, 2)), ((-12, -4, 4, 4), (4, 4, 4, 12))])
     trained = torch.from_numpy(initial_parameters(ModelConfig(format="dense"), seed=0)["encoders.1.first.weight"])
-    _try("01.3", (trained,), [372], [371, 373, 384, 0, -1, 372.5, "372", None])
+    _try("01.3", (trained,), [372, np.ceil(371.5)], [371, 373, 384, 0, -1, 372.5, "372", None])
 
     def swapped(matrix, rank):
         left, rest = cut(matrix, rank)
@@ -174,7 +175,11 @@ def test_01(objects):
         left, rest = cut(matrix, rank)
         return 2 * left, rest / 2
 
-    _try("01.4", (), [cut], [swapped, loose, lambda m, r: cut(m, 4), lambda m, r: None, lambda m: m, None])
+    def emptied(matrix, rank):
+        matrix.zero_()
+        return cut(matrix, rank)
+
+    _try("01.4", (), [cut], [emptied, swapped, loose, lambda m, r: cut(m, 4), lambda m, r: None, lambda m: m, None])
 
 
 @pytest.mark.long
@@ -192,7 +197,12 @@ def test_02(objects):
     def by_sums(x, cores):
         return (x[:, None] * torch.tensordot(*_halves(cores), 1)).sum(-1)
 
-    wrong = [by_sums, through_the_matrix, lambda x, cores: x, lambda x, cores: None, None]
+    def emptied(x, cores):
+        y = bidirectional(x, cores)
+        x.zero_()
+        return 0 * y
+
+    wrong = [emptied, by_sums, through_the_matrix, lambda x, cores: x, lambda x, cores: None, None]
     _try("02.5", (), [bidirectional], wrong)
 
 
@@ -217,7 +227,25 @@ def test_03(objects):
 
     objects.losses(count=FEW)  # the model is on the card, as it is when a student comes here
     given = objects.trainer, objects.work.train
-    _try("03.2", given, [seconds], [in_all, by_tokens, lambda t, s: 2, lambda t, s: None, 2, 2.3, "2", None])
+
+    def by_another_name(trainer, sample):
+        begin = perf_counter()
+        trainer.predict(sample[np.zeros(100, int)])
+        return (perf_counter() - begin) / 100
+
+    def in_nanoseconds(trainer, sample):
+        begin = time.perf_counter_ns()
+        trainer.predict(sample[np.zeros(100, int)])
+        return (time.perf_counter_ns() - begin) / 100e9
+
+    _try(
+        "03.2",
+        given,
+        [seconds, by_another_name, in_nanoseconds],
+        [in_all, by_tokens, lambda t, s: 2, lambda t, s: None, 2, 2.3, "2", None],
+    )
+    assert perf_counter is time.perf_counter  # the clock is only exchanged while a function is tried
+    assert "does not read time.perf_counter()" in _judge("03.2", lambda trainer, sample: 1e-3, *given)
     few = objects.samples[:FEW]
     adamw, sgd, rate = objects.losses(3e-4, "adamw", FEW), objects.losses(4e-3, "sgd", FEW), 0.7
     other_rate = objects.losses(1e-3, "adamw", FEW)
@@ -289,7 +317,18 @@ def test_04(objects):
     def with_the_freed(lives):
         return max(sum(size for size, made, freed in lives if made <= step <= freed) for _, step, _ in lives)
 
-    wrong = [with_the_freed, lambda lives: sum(size for size, *_ in lives), lambda lives: 14, lambda lives: None, 14]
+    def after_the_first_step(lives):
+        steps = range(1, max(freed for *_, freed in lives))
+        return max(sum(size for size, made, freed in lives if made <= step < freed) for step in steps)
+
+    wrong = [
+        with_the_freed,
+        after_the_first_step,
+        lambda lives: sum(size for size, *_ in lives),
+        lambda lives: 14,
+        lambda lives: None,
+        14,
+    ]
     _try("04.4", (), [peak], wrong)
 
 
@@ -304,16 +343,41 @@ def test_05(objects):
     wrong = [(n + 1, bank), (n - 1, bank), (n, bank + 1), (n, 0.5), n, (n,), (n, None), "6"]
     _try("05.2", (), [pair, list(pair), (n, f"bank {bank}")], wrong)
     wrong = [Design(2, 4, "auto"), Design(4, 12, "bidirectional"), Design(4, 12, "auto"), 4, "4", None]
-    _try("05.3", (lengths,), [Design(4, 4, "auto")], wrong)
-    spec = SimpleNamespace(name="s", vary={"linear_rank": [8, 12]}, fixed={"samples": 100}, objective="dev.slot_f1")
-    mine = SimpleNamespace(**{**vars(spec), "vary": {**spec.vary, "seed": [0, 1]}})
-    changes = {"name": "t", "vary": spec.vary, "fixed": {"samples": 50}, "objective": "loss"}
-    wrong = [SimpleNamespace(**{**vars(mine), name: value}) for name, value in changes.items()]
-    three = SimpleNamespace(**{**vars(spec), "vary": {**spec.vary, "seed": [0, 1, 2]}})
-    _try("05.4", (spec, [1, 2]), [mine], [*wrong, spec, three, "spec", None])
+    fast = Design(4, 12, "auto", clock_mhz=300)  # few joules by its clock
+    _try("05.3", (lengths,), [Design(4, 4, "auto"), Design(4, 8, "auto", feed_forward=2)], [fast, *wrong])
+    fixed = {"data": "airline", "samples": 100}
+    spec = SweepSpec("s", {"linear_rank": [8, 12]}, fixed, objective="dev.slot_f1", maximize=True)
+    mine = replace(spec, vary={"seed": [1, 0], **spec.vary})
+    changes = {"name": "t", "vary": spec.vary, "fixed": {"samples": 50}, "objective": "loss", "maximize": False}
+    wrong = [replace(mine, **{name: value}) for name, value in changes.items()]
+    others = [replace(spec, vary={**spec.vary, "seed": seeds}) for seeds in ([0, 1, 2], [0, 0, 1])]
+    _try("05.4", (spec, [1, 2]), [mine], [*wrong, spec, *others, "spec", None])
     assert "no finished trial" in _judge("05.4", mine, spec, [])
-    wrong = [on_one_engine, without_waiting, lambda products: {}, lambda products: None, "schedule", None]
-    _try("05.5", (), [_scheduled], [*wrong, lambda products: {r: (2, s) for r, (_, s) in _scheduled(products).items()}])
+
+    def on_the_idle_engine(products):
+        free, ends, found = [0, 0], {}, {}
+        while products:
+            result = next(iter(products))
+            cycles, reads = products.pop(result)
+            engine = free.index(min(free))
+            start = max([free[engine], *(ends[name] for name in reads if name in ends)])
+            free[engine] = ends[result] = start + cycles
+            found[result] = engine, start
+        return found
+
+    def emptied(products):
+        found = _scheduled(products)
+        for result in products:
+            products[result] = 0, []
+        return {result: (engine, 0) for result, (engine, _) in found.items()}
+
+    wrong = [emptied, on_one_engine, without_waiting, lambda products: {}, lambda products: None, "schedule", None]
+    _try(
+        "05.5",
+        (),
+        [_scheduled, on_the_idle_engine],
+        [*wrong, lambda products: {r: (2, s) for r, (_, s) in _scheduled(products).items()}],
+    )
     assert not _judge("05.5", _scheduled) and len(engine_products("reconstruct", 3)) == 6
 
 
@@ -352,12 +416,12 @@ def test_07(objects):
 class _Block(torch.nn.Module):
     """The layer of 08.2; its variants are wrong."""
 
-    kind = torch.nn.RMSNorm
+    kind, modes, rank = torch.nn.RMSNorm, (4, 4, 4), 4
 
     def __init__(self, width):
         super().__init__()
         self.norm = self.kind(width)
-        self.up, self.down = (TTLinear(width, width, (4, 4, 4), (4, 4, 4), 4) for _ in range(2))
+        self.up, self.down = (TTLinear(width, width, self.modes, self.modes, self.rank) for _ in range(2))
 
     def forward(self, x):
         return x + self.down(torch.nn.functional.silu(self.up(self.norm(x))))
@@ -368,9 +432,20 @@ def test_08():
     class Centred(_Block):
         kind = torch.nn.LayerNorm
 
-    class Swapped(_Block):
+    class OtherOrder(_Block):  # of its parts
+        def __init__(self, width):
+            super().__init__(width)
+            self.up = self._modules.pop("up")
+
+    class OfRank8(_Block):
+        rank = 8
+
+    class OfTwoModes(_Block):
+        modes = 8, 8
+
+    class Twice(_Block):
         def forward(self, x):
-            return x + self.up(torch.nn.functional.silu(self.down(self.norm(x))))
+            return x + 2 * self.down(torch.nn.functional.silu(self.up(self.norm(x))))
 
     class Refused(_Block):
         def forward(self, x):
@@ -380,8 +455,8 @@ def test_08():
         def forward(self, x):
             return super().forward(x) if x.shape[1] in (5, 16) else x
 
-    wrong = [Centred, Swapped, Refused, ByLength, lambda width: width, _Block(64), "block", None]
-    _try("08.2", (), [_Block], wrong)
+    wrong = [Centred, OfRank8, OfTwoModes, Twice, Refused, ByLength, lambda width: width, _Block(64), "block", None]
+    _try("08.2", (), [_Block, OtherOrder], wrong)
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Embedding(20, 64), *(_Block(64) for _ in range(2)), torch.nn.Linear(64, 5))
     model = trace(net, 20)

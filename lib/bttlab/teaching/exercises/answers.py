@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable
+from copy import deepcopy
 from numbers import Real
 from typing import Any
 
@@ -46,8 +47,12 @@ def is_letter(answer: Any, letter: str) -> bool:
 
 
 def called(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a student's function returns; `NotDone` if that is nothing."""
-    returned = function(*arguments)
+    """Return what a student's function returns for copies of the arguments, which it may change."""
+    return done(function(*deepcopy(arguments)))
+
+
+def done(returned: Any) -> Any:
+    """Return what a student's function has returned; `NotDone` if that is nothing."""
     if returned is None:
         raise NotDone
     return returned

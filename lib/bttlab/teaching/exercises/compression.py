@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bttlab.lab.compression import truncate
 from bttlab.model import ModelConfig
-from bttlab.teaching.exercises.answers import MODES, RANK, called, require_number
+from bttlab.teaching.exercises.answers import MODES, RANK, called, is_whole, require_number
 from bttlab.teaching.exercises.check import exercise, require
 from bttlab.tensor.shapes import tt_shapes
 
@@ -46,11 +46,13 @@ def smaller_modes(answer: Any) -> str:
     "count with truncate(trained, OUT_MODES, IN_MODES, rank).parameters; try ranks between 300 and 400.",
 )
 def no_gain(answer: Any, trained: Tensor) -> str:
-    here, before = (truncate(trained, *MODES, rank) for rank in (answer, answer - 1))
+    require(is_whole(answer), f"you gave {answer!r}, which is not a rank")
+    rank = int(answer)  # np.ceil gives a float
+    here, before = (truncate(trained, *MODES, count) for count in (rank, rank - 1))
     size = trained.numel()
-    found = f"at rank {answer} the cores have {here.parameters:,} parameters, the matrix {size:,}"
+    found = f"at rank {rank} the cores have {here.parameters:,} parameters, the matrix {size:,}"
     require(here.parameters > size, found)
-    require(size >= before.parameters, f"{found}; rank {answer - 1} has more than the matrix, too")
+    require(size >= before.parameters, f"{found}; rank {rank - 1} has more than the matrix, too")
     return f"And at that rank {here.error:.0%} of the matrix is still lost."
 
 

@@ -46,7 +46,7 @@ def _require_peaks(peak: Callable, cases: Sequence[Sequence[Lifetime]]) -> None:
         steps = range(max(freed for _, _, freed in lives))
         alive = {step: sum(size for size, made, freed in lives if made <= step < freed) for step in steps}
         at = max(alive, key=alive.get)
-        found = called(peak, list(lives))
+        found = called(peak, lives)
         require(
             near(found, alive[at], 0.0), f"peak({list(lives)}) is {found}; in step {at} {alive[at]} bytes are alive"
         )
@@ -62,7 +62,9 @@ def _random_lives(seed: int) -> list[Lifetime]:
     "04.4",
     "for each step add up the bytes of what is made at it or before it and goes after it; what goes before the step "
     "that makes another is not there beside it.",
-    hidden=lambda peak: _require_peaks(peak, [*map(_random_lives, range(20)), [(7, 3, 4)], [(1, 0, 1), (1, 1, 2)]]),
+    hidden=lambda peak: _require_peaks(
+        peak, [*map(_random_lives, range(20)), [(7, 3, 4)], [(1, 0, 1), (1, 1, 2)], [(2, 0, 1), (1, 1, 2)]]
+    ),
 )
 def peak(answer: Any) -> str:
     """peak(lives) -> bytes; a life is (bytes, made, freed)."""

@@ -13,8 +13,11 @@ from bttlab.compiler.timing import time_program
 from bttlab.compiler.trace import trace
 from bttlab.teaching.exercises.answers import called, require_number
 from bttlab.teaching.exercises.check import exercise, require
+from bttlab.tensor import TTLinear
+from bttlab.tensor.shapes import tt_shapes
 
 WIDTH, TOKENS = 64, 16
+MODES, RANK = (4, 4, 4), 4  # of the block's layers, at each end
 
 
 @exercise(
@@ -57,12 +60,17 @@ def _require_block(make: Callable, seed: int) -> None:
     x = torch.randn(2, 5, WIDTH)
     with torch.no_grad():
         require(layer(x).shape == x.shape, f"of x of shape {tuple(x.shape)} it makes {tuple(layer(x).shape)}")
-        parts = {type(part): [sub for sub in layer.modules() if type(sub) is type(part)] for part in layer.modules()}
-        norm, layers = parts[nn.RMSNorm][0], next(found for kind, found in parts.items() if kind.__name__ == "TTLinear")
+        norms, layers = (
+            [part for part in layer.modules() if isinstance(part, kind)] for kind in (nn.RMSNorm, TTLinear)
+        )
+        require(len(norms) == 1, f"the block has {len(norms)} nn.RMSNorm, not one")
         require(len(layers) == 2, f"the block has {len(layers)} TT layer{'s' * (len(layers) != 1)}, not two")
-        up, down = layers
-        wanted = x + down(nn.functional.silu(up(norm(x))))
-        require(torch.allclose(layer(x), wanted, atol=1e-5), "it does not compute x + down(silu(up(norm(x))))")
+        for linear in layers:
+            found, asked = [tuple(core.shape) for core in linear.cores], [*map(tuple, tt_shapes(MODES, MODES, RANK))]
+            require(found == asked, f"a TT layer has cores of the shapes {found}, not {asked}")
+        orders = [x + down(nn.functional.silu(up(norms[0](x)))) for up, down in (layers, layers[::-1])]
+        is_right = any(torch.allclose(layer(x), wanted, atol=1e-5) for wanted in orders)
+        require(is_right, "it does not compute x + down(silu(up(norm(x))))")
 
 
 @exercise(
