@@ -9,10 +9,11 @@ import stat
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from bttlab.cli import main
-from bttlab.teaching.course import make_course, name_submissions
+from bttlab.teaching.course import make_course, name_submissions, put_back_checks
 from bttlab.teaching.notebooks import FOLDER, PAGE_LINK, STUB, release
 from two_users import interpreter_of_nobody, run_as_nobody, shared_folder
 
@@ -45,7 +46,7 @@ def _answered(path: Path, answer) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
-STUDENTS = {"right": lambda name: None, "half": WRONG.get, "renamed": lambda name: None}
+STUDENTS = {"right": lambda name: None, "half": WRONG.get, "renamed": lambda name: None, "unchecked": lambda name: None}
 
 
 def _copy_an_answer(path: Path) -> None:
@@ -54,6 +55,14 @@ def _copy_an_answer(path: Path) -> None:
     cells = content["cells"]
     place = next(i for i, cell in enumerate(cells) if cell["metadata"].get("nbgrader", {}).get("solution"))
     cells.insert(place + 1, cells[place] | {"id": "a-copy"})
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def _without(path: Path, *grade_ids: str) -> None:
+    """Delete cells, as a student does who takes their marks as deletable out of the file."""
+    content = _notebook(path)
+    marks = [cell["metadata"].get("nbgrader", {}).get("grade_id") for cell in content["cells"]]
+    content["cells"] = [cell for cell, mark in zip(content["cells"], marks, strict=True) if mark not in grade_ids]
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
@@ -123,6 +132,7 @@ def test_assignments_are_graded(course):
         submitted = shutil.copytree(course / "release" / LAB, course / "submitted" / student / LAB)
         _answered(submitted / f"{LAB}.ipynb", answer)
     _copy_an_answer(course / "submitted" / "right" / LAB / f"{LAB}.ipynb")
+    _without(course / "submitted" / "unchecked" / LAB / f"{LAB}.ipynb", "check-01-2", "check-01-4", "answer-01-4")
     theirs = course / "submitted" / "renamed" / LAB
     (theirs / f"{LAB}.ipynb").rename(theirs / "my lab.ipynb")
     _nbgrader(course, "autograde", LAB)
@@ -133,6 +143,10 @@ def test_assignments_are_graded(course):
         for name, (score, most) in points[student].items():
             assert score == most > 0, (student, name)
     assert WRONG.keys() < points["half"].keys()
+    # the deleted answer gives no points; each deleted check is put back
+    assert {name: score for name, (score, _) in points["unchecked"].items()} == {
+        name: 0 if name == "01.4" else most for name, (_, most) in points["unchecked"].items()
+    }
     for name, (score, most) in points["half"].items():
         assert score == (0 if name in WRONG else most), name
     assert name_submissions(course) == []  # the copy is there
@@ -238,3 +252,56 @@ def test_a_course_is_closed_to_other_users(tmp_path, capsys):
             assert stat.S_IMODE((folder / "new").stat().st_mode) == 0o755  # an exchange in it may be in use
     finally:
         os.umask(before)
+
+
+def test_a_deleted_check_is_put_back_where_it_was(tmp_path):
+    """Also one without its metadata, at the end of half a notebook, and in a notebook whose cells have no ids."""
+    source = FOLDER / f"{LAB}.ipynb"
+
+    def order(notebook):
+        marks = [cell["metadata"].get("nbgrader", {}).get("grade_id", "") for cell in notebook.cells]
+        return [mark for mark in marks if mark]
+
+    whole = nbformat.read(source, as_version=4)
+    assert put_back_checks(whole, source) == [] and whole == nbformat.read(source, as_version=4)
+    checks = [mark for mark in order(whole) if mark.startswith("check")]
+    (tmp_path / "theirs.ipynb").write_bytes(source.read_bytes())
+    _without(tmp_path / "theirs.ipynb", "check-01-2", "check-01-4", "answer-01-4")
+    theirs = nbformat.read(tmp_path / "theirs.ipynb", as_version=4)
+    assert put_back_checks(theirs, source) == ["check-01-2", "check-01-4"]
+    assert order(theirs) == [mark for mark in order(whole) if mark != "answer-01-4"]
+
+    half = nbformat.read(source, as_version=4)
+    half.cells[12:] = []
+    assert put_back_checks(half, source) == checks == order(half)
+
+    bare = nbformat.read(source, as_version=4)
+    for cell in bare.cells:
+        cell.metadata.pop("nbgrader", None)
+    assert put_back_checks(bare, source) == checks and len(bare.cells) == len(whole.cells)
+
+    old = nbformat.read(source, as_version=4)
+    old.nbformat_minor = 4
+    old.cells = [cell for cell in old.cells if cell.metadata.get("nbgrader", {}).get("grade_id") != "check-01-2"]
+    for cell in old.cells:
+        del cell["id"]
+    assert put_back_checks(old, source) == ["check-01-2"] and order(old) == order(whole)
+    nbformat.validate(old)
+
+
+def test_a_copy_that_is_not_graded_is_named(tmp_path):
+    """A student works in a copy, and hands in the untouched notebook beside it: that one is graded."""
+    theirs = tmp_path / "submitted" / "ada" / LAB
+    for folder in (tmp_path / "source" / LAB, theirs):
+        folder.mkdir(parents=True)
+        shutil.copyfile(FOLDER / f"{LAB}.ipynb", folder / f"{LAB}.ipynb")
+    assert name_submissions(tmp_path) == []
+    copy = theirs / f"{LAB}-Copy1.ipynb"
+    shutil.copyfile(theirs / f"{LAB}.ipynb", copy)
+    assert name_submissions(tmp_path) == []  # the same work
+    _without(copy, "check-01-4")
+    (line,) = name_submissions(tmp_path)
+    assert line == f"{theirs}: {LAB}.ipynb is graded; {LAB}-Copy1.ipynb beside it, with its exercises, is not"
+    (theirs / f"{LAB}.ipynb").unlink()
+    (line,) = name_submissions(tmp_path)  # a check is missing, and it is known by the others
+    assert line == f"{copy}: graded as {LAB}.ipynb, whose exercises it has"

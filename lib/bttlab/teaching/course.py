@@ -1,11 +1,13 @@
 """A course for nbgrader: its settings, and an assignment for each notebook."""
 
+import filecmp
 import json
 import os
 import re
 import shutil
 import stat
 from pathlib import Path
+from typing import Any
 
 from bttlab.teaching.notebooks import FOLDER, PAGE_LINK, STUB, put
 
@@ -16,8 +18,9 @@ SETTINGS = f'''\
 
 import os
 
-from bttlab.teaching.course import name_submissions
+from bttlab.teaching.course import name_submissions, put_back_checks
 from nbgrader.preprocessors import CheckCellMetadata, ClearOutput, DeduplicateIds, OverwriteCells, OverwriteKernelspec
+from nbgrader.preprocessors import NbGraderPreprocessor
 
 
 class ForgetCopies(DeduplicateIds):
@@ -28,6 +31,16 @@ class ForgetCopies(DeduplicateIds):
         if not cell.metadata.get("nbgrader", True):
             del cell.metadata["nbgrader"]
         return cell, resources
+
+
+class PutBackChecks(NbGraderPreprocessor):
+    """A check cell that a student has deleted is put back: nbgrader gives 0 points for it, whatever the answer is."""
+
+    def preprocess(self, nb, resources):
+        lab, name = resources["nbgrader"]["assignment"], resources["nbgrader"]["notebook"]
+        for check in put_back_checks(nb, os.path.join(here, "source", lab, name + ".ipynb")):
+            self.log.warning("%s: %s was missing, and is put back", resources["nbgrader"]["student"], check)
+        return nb, resources
 
 
 c = get_config()  # noqa: F821
@@ -43,7 +56,7 @@ c.Exchange.root = os.environ.get("BTTLAB_EXCHANGE", os.path.join(here, "exchange
 c.ClearSolutions.code_stub = {{"python": "{STUB}"}}
 c.Execute.timeout = {SECONDS}
 c.Autograde.sanitize_preprocessors = [
-    *(ClearOutput, ForgetCopies, OverwriteKernelspec, OverwriteCells, CheckCellMetadata),
+    *(ClearOutput, ForgetCopies, PutBackChecks, OverwriteKernelspec, OverwriteCells, CheckCellMetadata),
 ]
 '''
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -82,7 +95,8 @@ def name_submissions(course: str | os.PathLike) -> list[str]:
     """Give submitted notebooks that students have renamed the names of their assignments, found by their cells' ids.
 
     nbgrader knows a notebook by its file's name alone: a renamed one gets no points. It is copied beside the student's
-    own file. Returns a line for each copy, and for each assignment that several files could be.
+    own file. Returns a line for each copy, for each assignment that several files could be, and for each file beside
+    the assignment's that has its exercises, too, and is not graded.
     """
     course, lines = Path(course), []
     for source in sorted(course.glob("source/*/*.ipynb")):
@@ -91,24 +105,67 @@ def name_submissions(course: str | os.PathLike) -> list[str]:
             place = folder / source.name
             known = {other.name for other in source.parent.glob("*.ipynb")}
             found = [path for path in sorted(folder.glob("*.ipynb")) if path.name not in known]
-            found = [path for path in found if wanted and wanted <= _exercises(path)]
-            if place.exists() or not found:
-                continue
-            if len(found) == 1:
+            found = [path for path in found if wanted & _exercises(path)]
+            names = ", ".join(path.name for path in found)
+            if place.exists():
+                if not all(filecmp.cmp(path, place, shallow=False) for path in found):
+                    lines.append(f"{folder}: {place.name} is graded; {names} beside it, with its exercises, is not")
+            elif len(found) == 1:
                 shutil.copyfile(found[0], place)
                 lines.append(f"{found[0]}: graded as {place.name}, whose exercises it has")
-            else:
-                names = ", ".join(path.name for path in found)
+            elif found:
                 lines.append(f"{folder}: {names} have the exercises of {place.name}; rename the one to grade")
     return lines
+
+
+def put_back_checks(notebook: Any, source: str | os.PathLike) -> list[str]:
+    """Put graded cells that a student has deleted back into a submission, each behind the cell that it follows.
+
+    Parameters
+    ----------
+    notebook : nbformat.NotebookNode
+        The submission, which is changed.
+    source : path
+        The assignment's notebook in `source/`.
+
+    Returns
+    -------
+    list of str
+        The ids of the cells, such as "check-01-4".
+    """
+    import nbformat
+
+    back, place, cells = [], 0, notebook.cells
+    for cell in nbformat.read(source, as_version=4).cells:
+        found = next((n for n, one in enumerate(cells) if _names(one) & _names(cell)), None)
+        if _mark(cell).get("grade") and (found is None or not _mark(cells[found]).get("grade")):
+            back.append(_mark(cell)["grade_id"])
+            if notebook.nbformat_minor < 5:  # its cells have no ids
+                cell.pop("id", None)
+            if found is None:
+                cells.insert(place, cell)
+                found = place
+            cells[found] = cell  # of one that is there the metadata are missing
+        if found is not None:
+            place = found + 1
+    return back
+
+
+def _names(cell: Any) -> set[str]:
+    """Return the ids of a cell: Jupyter's and nbgrader's, as far as it has them."""
+    return {cell.get("id"), _mark(cell).get("grade_id")} - {None}
+
+
+def _mark(cell: Any) -> dict[str, Any]:
+    """Return what nbgrader has in a cell's metadata."""
+    return cell["metadata"].get("nbgrader", {})
 
 
 def _exercises(path: Path) -> set[str]:
     """Return the ids of a notebook's graded cells; none of a file that is not a notebook."""
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        marks = [cell["metadata"].get("nbgrader", {}) for cell in cells]
-        return {mark["grade_id"] for mark in marks if mark.get("grade")}
+        return {_mark(cell)["grade_id"] for cell in cells if _mark(cell).get("grade")}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return set()
 
