@@ -14,10 +14,10 @@ from bttlab.card import load_overlay
 from bttlab.data import load_corpus
 from bttlab.estimate import gpu as gpu_model
 from bttlab.estimate.card import estimate
-from bttlab.estimate.gpu import LAUNCH, batch_figures, count_kernels, model_step, typical_sample
+from bttlab.estimate.gpu import LAUNCH, batch_figures, count_kernels, known_kernels, model_step, typical_sample
 from bttlab.lab import Savings, Workload, card_and_gpu_target, energy_to_quality, gpu_over_card
 from bttlab.lab.comparison import TARGETS
-from bttlab.model import ModelConfig
+from bttlab.model import LEARNING_RATES, OPTIMIZERS, ModelConfig
 
 CONFIG = ModelConfig()
 GPU = find_gpu("RTX-3090")
@@ -81,18 +81,25 @@ def test_ratios_over_the_card_are_quotients_of_both_models(sample):
     assert row.parameters == pytest.approx(9_179_280 / 300_288)
 
 
-def test_the_dashboards_modelled_gpu_says_so(short_airline):
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_the_dashboards_modelled_gpu_says_so(short_airline, optimizer):
     workload = Workload.of(load_corpus(short_airline), CONFIG)
     target = card_and_gpu_target(load_overlay("trainer", "emulated"), workload)
-    run = target.make_run(20, 4e-3)
+    run = target.make_run(20, LEARNING_RATES[optimizer], optimizer)
     run.start()
     assert run.join(60) and run.state == "finished" and run.error == ""
     beside = run.beside
-    steps = [model_step(GPU, "btt", "graphs", CONFIG, workload.train[i : i + 1]) for i in workload.order(20)]
+    steps = [model_step(GPU, "btt", "graphs", CONFIG, workload.train[i : i + 1], optimizer) for i in workload.order(20)]
     assert beside.device_seconds == pytest.approx(sum(step.seconds[1] for step in steps))
     assert beside.history[-1][3] == pytest.approx(sum(step.joules[1] for step in steps))
     assert (beside.meter.provenance, beside.memory["footprint"].provenance, beside.time_provenance) == ("modelled",) * 3
     assert "modelled" in beside.name and np.isfinite(beside.losses).all() and len(beside.losses) == 20
+    longest = workload.train[int(workload.train.lengths.argmax())]
+    moments = len(OPTIMIZERS[optimizer].moments) * CONFIG.parameters_bytes
+    by_sgd = model_step(GPU, "btt", "graphs", CONFIG, longest)
+    assert beside.memory["tensors"].value == by_sgd.tensor_bytes + moments  # on the card they count, too
+    bytes_moved = [sum(k.moved for k in known_kernels("btt", CONFIG, longest, rule)[0]) for rule in (optimizer, "sgd")]
+    assert bytes_moved[0] >= bytes_moved[1] + moments
 
 
 def test_the_savings_are_the_ratios_of_equal_utterances(sample):

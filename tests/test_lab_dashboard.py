@@ -2,6 +2,7 @@
 
 import re
 import time
+from html import escape
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from bttlab.lab.dashboard_figure import ratios
 from bttlab.lab.dashboard_runs import DashboardRun
 from bttlab.lab.energy_meters import EnergyMeter
 from bttlab.model import ModelConfig, NumericalFault
+from bttlab.util.errors import BttlabError
 from bttlab.util.quantities import Quantity
 from fake_trainer import PretendTrainer, our_threads, pretend_target, until
 
@@ -106,6 +108,32 @@ def test_a_run_to_its_end_and_its_losses_in_the_figure(board_of):
     assert board._figure.dev.lines[0].get_xdata()[-1] == pytest.approx(run.seconds)
     board._view["across"].value = "energy"  # a run without a meter has no place there
     assert np.isnan(board._figure.loss.lines[1].get_xdata()).all()
+
+
+@pytest.mark.parametrize("samples", [40, 250, 60_000])
+def test_a_run_has_the_samples_that_it_was_asked_for(board_of, samples):
+    """Also a number that is not on the slider: 100 to 45,000 in steps of 100."""
+    board = board_of(PretendTrainer(), samples=20_000)
+    board.start(samples=samples)
+    assert board.runs[-1].total == samples == board.samples
+    board.stop()
+    board.wait()
+    assert board_of(PretendTrainer(), samples=samples).samples == samples
+
+
+def test_what_is_no_number_of_samples_or_no_rate(board_of, workload):
+    board = board_of(PretendTrainer())
+    for samples in (0, -5, 40.5, "many"):
+        board.start(samples=samples)
+        assert f"samples is {escape(repr(samples))}: give a whole number of at least 1" in _message(board)
+    assert board.runs == []
+    target = pretend_target(workload, PretendTrainer(), "pretend")
+    for rate in (2.0, 1e-7):  # the slider begins with 1e-5 to 1
+        board = Dashboard([target], learning_rate=rate)
+        assert board.learning_rate == rate
+        board.close()
+    with pytest.raises(BttlabError, match="learning_rate is 0: give a number above 0"):
+        Dashboard([target], learning_rate=0)
 
 
 def _names(board):

@@ -9,7 +9,7 @@ of these figures wherever there are any.
 
 import json
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from bttlab.baseline.memory import measure_memory
 from bttlab.baseline.run import variant
 from bttlab.baseline.step import LossFunction, Task
 from bttlab.data import Corpus, Samples, Vocabulary, encode
-from bttlab.model import LEARNING_RATES, ModelConfig, ModuleConfig, batch_losses
+from bttlab.model import LEARNING_RATES, OPTIMIZERS, ModelConfig, ModuleConfig, batch_losses
 from bttlab.util.places import ROOT
 
 MODEL_VERSION = "gpu-4"
@@ -46,6 +46,10 @@ CONTEXT = (300e6, 450e6, 820e6)
 SEGMENT = 2 * 2**20  # bytes that the caching allocator takes at a time, at least
 WORKSPACE = 8 * 2**20  # bytes of cuBLAS's scratch, PyTorch's default for GPUs before Hopper, whose is 32 MiB
 HOPPER_WORKSPACE = 32 * 2**20
+FUSED_RULES = {
+    "momentum": partial(torch.optim.SGD, lr=LEARNING_RATES["momentum"], momentum=0.9, fused=True),
+    "adamw": partial(torch.optim.AdamW, fused=True),
+}
 # Kernels of an operator that is more than one on a GPU.
 KERNELS = {
     "native_layer_norm_backward": 2,
@@ -127,12 +131,15 @@ def typical_sample(corpus: Corpus, config: ModelConfig | ModuleConfig) -> Sample
     return samples[nearest : nearest + 1]
 
 
-def model_step(gpu: Gpu, format: str, mode: str, config: ModelConfig | ModuleConfig, sample: Samples) -> Modelled:
+def model_step(
+    gpu: Gpu, format: str, mode: str, config: ModelConfig | ModuleConfig, sample: Samples, optimizer: str = "sgd"
+) -> Modelled:
     """Model a training step on one sample, whose length counts.
 
-    The format is "dense", "tt", "btt" or "module", and that of `config` plays no part; the mode is "eager" or "graphs".
+    The format is "dense", "tt", "btt" or "module", and that of `config` plays no part; the mode is "eager" or "graphs",
+    the optimizer one of `bttlab.model.OPTIMIZERS`.
     """
-    kernels, tensor_bytes = known_kernels(format, config, sample)
+    kernels, tensor_bytes = known_kernels(format, config, sample, optimizer)
     seconds, watts = _time_and_power(kernels, gpu, mode)
     workspace = HOPPER_WORKSPACE if gpu.gpu.startswith(("H100", "H200")) else WORKSPACE
     held = workspace + SEGMENT * -(-tensor_bytes // SEGMENT)
@@ -167,21 +174,31 @@ def _time_and_power(
     return seconds, tuple(watts + min(1.0, factor * share) * (gpu.board_w - watts) for watts, factor in powers)
 
 
-class BatchTask(Task):
-    """Training on all samples, of equal length, as one batch in one step, by "sgd" or "adamw"."""
+class RuleTask(Task):
+    """Training by one of `bttlab.model.OPTIMIZERS`, with torch.optim's fused kernels for those with moments."""
 
-    def __init__(self, config: ModelConfig, flow: str, samples: Samples, optimizer: str):
+    def __init__(self, config: ModelConfig | ModuleConfig, flow: str, samples: Samples, optimizer: str):
         super().__init__(config, flow, samples, LEARNING_RATES["sgd"], 0, "cpu")
-        self._batch = samples
-        self._rule = torch.optim.AdamW(self.parameters, fused=True) if optimizer == "adamw" else None
+        rule = FUSED_RULES.get(optimizer)
+        self._rule = rule(self.parameters) if rule else None
 
-    def step(self, index: int, function: LossFunction) -> None:
-        gradients = self.gradients(batch_losses(self.model, self._batch).mean())
+    def update(self, gradients: tuple[Tensor, ...]) -> None:
         if self._rule is None:
-            return self.update(gradients)
+            return super().update(gradients)
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient
         self._rule.step()
+
+
+class BatchTask(RuleTask):
+    """Training on all samples, of equal length, as one batch in one step."""
+
+    def __init__(self, config: ModelConfig, flow: str, samples: Samples, optimizer: str):
+        super().__init__(config, flow, samples, optimizer)
+        self._batch = samples
+
+    def step(self, index: int, function: LossFunction) -> None:
+        self.update(self.gradients(batch_losses(self.model, self._batch).mean()))
 
 
 def batch_figures(
@@ -222,25 +239,31 @@ def _recorded() -> dict[tuple[str, int], tuple[list[GpuKernel], float]]:
 _counted: dict[tuple, tuple[list[GpuKernel], float]] = {}
 
 
-def known_kernels(format: str, config: ModelConfig | ModuleConfig, sample: Samples) -> tuple[list[GpuKernel], float]:
+def known_kernels(
+    format: str, config: ModelConfig | ModuleConfig, sample: Samples, optimizer: str = "sgd"
+) -> tuple[list[GpuKernel], float]:
     """Return the kernels and peak bytes of a step, recorded or counted once; they do not depend on the GPU."""
     config, _ = variant(config, format)
     tokens = int(sample.lengths[0])
     is_default = isinstance(config, ModelConfig) and config == ModelConfig(format=config.format)
-    if is_default and (format, tokens) in _recorded():
+    if is_default and optimizer == "sgd" and (format, tokens) in _recorded():
         return _recorded()[format, tokens]
     # A module counts as itself: a class of a notebook that was edited has the name and sizes that it had.
     identity = config if isinstance(config, ModuleConfig) else json.dumps(config.to_dict(), sort_keys=True)
-    key = (format, identity, tokens)
+    key = (format, identity, tokens, optimizer)
     if key not in _counted:
-        _counted[key] = kernels_and_bytes(format, config, sample)
+        _counted[key] = kernels_and_bytes(format, config, sample, optimizer)
     return _counted[key]
 
 
 def kernels_and_bytes(
-    format: str, config: ModelConfig | ModuleConfig, sample: Samples
+    format: str, config: ModelConfig | ModuleConfig, sample: Samples, optimizer: str = "sgd"
 ) -> tuple[list[GpuKernel], float]:
+    """Count the kernels and peak bytes of a step; moments are there all the time, beside what SGD needs."""
     config, flow = variant(config, format)
-    task = Task(config, flow or "bidirectional", sample, LEARNING_RATES["sgd"], 0, "cpu")
+    task = RuleTask(config, flow or "bidirectional", sample, optimizer)
     with torch.random.fork_rng(devices=[]):
-        return count_kernels(task), measure_memory(task).peak.value
+        if optimizer == "sgd":
+            return count_kernels(task), measure_memory(task).peak.value
+        moments = len(OPTIMIZERS[optimizer].moments) * sum(parameter.nbytes for parameter in task.parameters)
+        return count_kernels(task), known_kernels(format, config, sample)[1] + moments

@@ -9,6 +9,8 @@ import atexit
 import time
 from collections.abc import Sequence
 from html import escape
+from math import ceil, floor, inf, log10
+from numbers import Integral
 
 import ipywidgets as widgets
 
@@ -83,11 +85,16 @@ class Dashboard:
 
     def _build(self, samples: int, learning_rate: float, most_samples: int, accounting: str) -> None:
         self._choice = control(widgets.Dropdown, "train on", "530px", 90, options=list(self._targets))
-        log = {"min": -5, "max": 0, "step": 0.02}  # of the logarithm: 3e-4, 4e-4 and 4e-3 are read as such
+        if not 0 < learning_rate < inf:
+            raise BttlabError(f"learning_rate is {learning_rate!r}: give a number above 0")
+        # of the logarithm: 3e-4, 4e-4 and 4e-3 are read as such; a slider would move a value that is not on it
+        power = log10(learning_rate)
+        log = {"min": min(-5, floor(power)), "max": max(0, ceil(power)), "step": 0.02}
         self._rate = control(
             widgets.FloatLogSlider, "learning rate", "380px", 90, value=learning_rate, readout_format=".1e", **log
         )
-        counts = {"value": min(samples, most_samples), "min": min(samples, 100), "max": most_samples, "step": 100}
+        _check_count(samples)
+        counts = {"value": samples, "min": min(samples, 100), "max": max(samples, most_samples), "step": 100}
         self._samples = control(widgets.IntSlider, "samples", "380px", 90, readout_format=",d", **counts)
         self._optimizer = control(widgets.Dropdown, "optimizer", "220px", 90)
         self._seed = control(widgets.BoundedIntText, "seed", "115px", 40, min=0, max=2**31 - 1)
@@ -154,6 +161,8 @@ class Dashboard:
                 raise BttlabError(f"there is no {target!r} to train on; choose one of: {'; '.join(self._targets)}")
             self._choice.value = target
         if samples is not None:
+            _check_count(samples)
+            self._samples.min, self._samples.max = min(samples, self._samples.min), max(samples, self._samples.max)
             self._samples.value = samples
         chosen = self._targets[self._choice.value]
         choices = (self._optimizer.value, self._seed.value) if chosen.optimizers else ()
@@ -385,6 +394,11 @@ class Dashboard:
     def _say(self, message: str = "") -> None:
         self._said_in = self._state()
         self._message.value = alert(message or self._failure)
+
+
+def _check_count(samples: int) -> None:
+    if not isinstance(samples, Integral) or samples < 1:
+        raise BttlabError(f"samples is {samples!r}: give a whole number of at least 1")
 
 
 def _status(run: DashboardRun) -> str:

@@ -98,22 +98,22 @@ def card_and_gpu_target(overlay: pynq.Overlay, workload: Workload, gpu: str = "R
     """
     card = card_target(overlay, workload)
     format = "btt" if "btt" in _formats(workload) else MODULE
-    of_lengths: dict[int, Modelled] = {}
+    of_steps: dict[tuple[str, int], Modelled] = {}
 
-    def model(sample: Samples) -> Modelled:
-        length = int(sample.lengths[0])
-        if length not in of_lengths:
-            of_lengths[length] = model_step(find_gpu(gpu), format, "graphs", workload.config, sample)
-        return of_lengths[length]
+    def model(optimizer: str, sample: Samples) -> Modelled:
+        key = optimizer, int(sample.lengths[0])
+        if key not in of_steps:
+            of_steps[key] = model_step(find_gpu(gpu), format, "graphs", workload.config, sample, optimizer)
+        return of_steps[key]
 
-    def step(samples: Samples, seconds: float) -> tuple[float, ...]:
-        steps = [(*taken.joules, taken.seconds[1]) for taken in (model(samples[n]) for n in range(len(samples)))]
-        return tuple(map(sum, zip((0.0,) * 4, *steps, strict=True)))
+    def make_run(total: int, learning_rate: float, optimizer: str = "sgd", seed: int = workload.seed) -> DashboardRun:
+        def step(samples: Samples, seconds: float) -> tuple[float, ...]:
+            taken = [model(optimizer, samples[n]) for n in range(len(samples))]
+            return tuple(map(sum, zip((0.0,) * 4, *((*one.joules, one.seconds[1]) for one in taken), strict=True)))
 
-    def make_run(*arguments, **keywords) -> DashboardRun:
-        run = card.make_run(*arguments, **keywords)
+        run = card.make_run(total, learning_rate, optimizer, seed)
         how = f"the GPU model {MODEL_VERSION}, its likely value; the whole board"
-        longest = model(workload.train[int(workload.train.lengths.argmax())])
+        longest = model(optimizer, workload.train[int(workload.train.lengths.argmax())])
         name = f"modelled {gpu}, {_formats(workload)[format]}"
         BesideRun(run, name, EnergyMeter("modelled", how, step), longest)
         return run

@@ -141,7 +141,8 @@ def button(name: str, icon: str, action: Callable[[], Any], width: str = "105px"
 
 
 def slider(value: int, least: int, most: int, name: str, width: str = "250px") -> widgets.IntSlider:
-    return control(widgets.IntSlider, name, width, value=value, min=least, max=most)
+    """Return a slider from `least` to `most`, and as far as its first value, which a shorter one would move."""
+    return control(widgets.IntSlider, name, width, value=value, min=min(value, least), max=max(value, most))
 
 
 def row(*controls: widgets.Widget) -> widgets.HBox:
