@@ -7,6 +7,7 @@ remove the sheet.
 """
 
 import argparse
+import grp
 import os
 import pwd
 import secrets
@@ -44,30 +45,63 @@ def make_accounts(names: list[str], sheet: Path, group: str | None = None, homes
     Raises
     ------
     ClassError
-        If the sheet exists already, or the system refuses an account.
+        If the group is unknown, a home or the sheet exists already, or the system refuses an account. The sheet then
+        has the accounts that were made before, and is removed if there are none.
     """
     missing = [name for name in names if not _exists(name)]
     if not missing:
         return []
+    if group and not _has_group(group):
+        raise ClassError(f"there is no group {group}: groupadd {group}")
+    for home in (homes / name for name in missing):
+        if home.exists():  # its files are another user's, and useradd would leave it to that one
+            raise ClassError(f"{home} is there, and {home.name} has no account: move it away, or name other --homes")
     try:
         descriptor = os.open(sheet, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise ClassError(f"cannot create the sheet of passwords {sheet} ({error.strerror}): name a new file") from None
-    with open(descriptor, "wb", buffering=0) as file:
-        for name in missing:
-            password = "".join(secrets.choice(LETTERS) for _ in range(LENGTH))
-            try:  # first: an account whose password nobody has is of no use
-                file.write(f"{name} {password}\n".encode())
-            except OSError as error:
-                raise ClassError(f"the sheet {sheet} cannot be written ({error.strerror}): make room") from None
-            _run(
-                ["useradd", "--create-home", "--base-dir", str(homes), "--shell", "/bin/bash"]
-                + (["--groups", group] if group else [])
-                + [name]
-            )
-            (homes / name).chmod(0o700)
-            _run(["chpasswd"], f"{name}:{password}\n")  # not as an argument, which every user can read
-    return missing
+    made = []
+    try:
+        with open(descriptor, "wb", buffering=0) as file:
+            for name in missing:
+                password, end = "".join(secrets.choice(LETTERS) for _ in range(LENGTH)), file.tell()
+                try:  # first: an account whose password nobody has is of no use
+                    file.write(f"{name} {password}\n".encode())
+                    _make_account(name, password, group, homes)
+                except OSError as error:
+                    file.truncate(end)
+                    raise ClassError(f"the sheet {sheet} cannot be written ({error.strerror}): make room") from None
+                except ClassError:
+                    file.truncate(end)  # no password of an account that is not there
+                    raise
+                made.append(name)
+    except ClassError as error:
+        if not made:
+            sheet.unlink()
+            raise
+        done = f"accounts made before it: {len(made)}, with passwords in {sheet}; name a new sheet for the others"
+        raise ClassError(f"{error}; {done}") from None
+    return made
+
+
+def _make_account(name: str, password: str, group: str | None, homes: Path) -> None:
+    """Create an account with its home and password, or nothing."""
+    groups = ["--groups", group] if group else []
+    _run(["useradd", "--create-home", "--base-dir", str(homes), "--shell", "/bin/bash", *groups, name])
+    (homes / name).chmod(0o700)
+    try:
+        _run(["chpasswd"], f"{name}:{password}\n")  # not as an argument, which every user can read
+    except ClassError:
+        _run(["userdel", "--remove", name])
+        raise
+
+
+def _has_group(name: str) -> bool:
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return False
+    return True
 
 
 def _exists(name: str) -> bool:
@@ -79,7 +113,10 @@ def _exists(name: str) -> bool:
 
 
 def _run(command: list[str], text: str = "") -> None:
-    done = subprocess.run(command, input=text, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise ClassError(f"there is no {command[0]}: apt-get install passwd, or have /usr/sbin in the PATH") from None
     if done.returncode:
         raise ClassError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
 

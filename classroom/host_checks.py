@@ -5,10 +5,14 @@ import os
 import pwd
 import shutil
 import socket
+import ssl
 import stat
 import subprocess
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
+
+from cryptography.x509 import DNSName, ExtensionNotFound, SubjectAlternativeName, load_pem_x509_certificate
 
 from bttlab.teaching.course import COURSE
 from bttlab.util.trust import changeable_by_others
@@ -50,9 +54,12 @@ def check_host(settings: ClassSettings) -> None:
             raise ClassError(f"{file} does not exist: settings certificate and key name files in PEM")
     if settings.key and stat.S_IMODE(settings.key.stat().st_mode) & 0o077:
         raise ClassError(f"{settings.key}, the key, is open to others: chmod 600 {settings.key}")
+    if settings.certificate:
+        check_certificate(settings.certificate, settings.key, settings.domain)
     for folder in filter(None, (settings.data, settings.overlays)):
         if not folder.is_dir():
             raise ClassError(f"the shared folder {folder} does not exist")
+        check_readable(folder, names)
         # What a manifest lists is code, which students run: a lecturer's is theirs alone.
         trusted = [pwd.getpwnam(name).pw_uid for name in settings.lecturers] if folder == settings.data else []
         if (changeable := changeable_by_others(folder, trusted)) is not None:
@@ -61,6 +68,69 @@ def check_host(settings: ClassSettings) -> None:
         check_exchange(settings.exchange, settings.lecturers)
     check_python(settings.python)
     check_cards(names)
+    if not settings.emulated_cards and not card_nodes():
+        raise ClassError("emulated_cards = 0, and this host has no card: nobody could train; set emulated_cards = 1")
+
+
+def check_certificate(certificate: Path, key: Path, domain: str) -> None:
+    """Check that a certificate and a key are a pair, and that it is valid now, for the domain and its subdomains.
+
+    Raises
+    ------
+    ClassError
+        If not.
+    """
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key, password=lambda: "")  # else it asks for one at the terminal
+        found = load_pem_x509_certificate(certificate.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ClassError(
+            f"{certificate} and {key} are no certificate with its key ({error}): name both in PEM, the key without a "
+            "password"
+        ) from None
+    if not found.not_valid_before_utc <= datetime.now(timezone.utc) <= found.not_valid_after_utc:
+        raise ClassError(
+            f"the certificate {certificate} is valid from {found.not_valid_before_utc:%Y-%m-%d} to "
+            f"{found.not_valid_after_utc:%Y-%m-%d}: browsers refuse it; renew it, or set the host's clock"
+        )
+    if domain:
+        try:
+            names = found.extensions.get_extension_for_class(SubjectAlternativeName).value.get_values_for_type(DNSName)
+        except ExtensionNotFound:
+            names = []
+        if missing := [name for name in (domain, f"*.{domain}") if name not in map(str.lower, names)]:
+            raise ClassError(
+                f"the certificate {certificate} is for {', '.join(names) or 'no name'}, and not for "
+                f"{' and '.join(missing)}: browsers refuse students' servers; get one for these names"
+            )
+
+
+def check_readable(folder: Path, names: Sequence[str]) -> None:
+    """Check that every student can read all of a shared folder: notebooks take another corpus without a word.
+
+    Raises
+    ------
+    ClassError
+        For the first student who cannot.
+    """
+    closed = ["!", "-readable", "-o", "-type", "d", "!", "-executable"]
+    for name in names:
+        user = pwd.getpwnam(name)
+        groups = os.getgrouplist(name, user.pw_gid)
+        found = subprocess.run(
+            ["find", "-L", str(folder), *closed],
+            user=user.pw_uid,
+            group=user.pw_gid,
+            extra_groups=groups,
+            cwd="/",
+            capture_output=True,
+            text=True,
+        )
+        if found.returncode or found.stdout:
+            place = (found.stdout.splitlines() or [last_line(found.stderr)])[0]
+            remedy = f"chmod -R o+rX {folder}, and o+x the folders above"
+            raise ClassError(f"{name} cannot read the shared folder {folder} ({place}): {remedy}")
 
 
 def proxy_command() -> str | None:

@@ -25,7 +25,8 @@ if settings.group:
     c.LocalAuthenticator.allowed_groups = {settings.group}
 
 # --- addresses: one for users, the others on loopback, with TLS between the hub, the proxy and the servers
-c.JupyterHub.bind_url = f"{'https' if settings.certificate else 'http'}://{settings.address}:{settings.port}"
+host = f"[{settings.address}]" if ":" in settings.address else settings.address
+c.JupyterHub.bind_url = f"{'https' if settings.certificate else 'http'}://{host}:{settings.port}"
 c.JupyterHub.ssl_cert = str(settings.certificate or "")
 c.JupyterHub.ssl_key = str(settings.key or "")
 c.JupyterHub.hub_ip = "127.0.0.1"

@@ -8,11 +8,15 @@ import socket
 import stat
 import subprocess
 import sys
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from fake_trainer import until
 from subprocess_env import environment
@@ -196,6 +200,7 @@ def test_data_and_overlays_that_students_share(tmp_path, monkeypatch):
     monkeypatch.setattr(host_checks, "check_cards", lambda names: None)
     monkeypatch.setattr(host_checks, "check_port", lambda address, port: None)
     monkeypatch.setattr(host_checks, "check_accounts", lambda names: None)
+    monkeypatch.setattr(host_checks, "check_readable", lambda folder, names: None)
     monkeypatch.setattr(host_checks.os, "geteuid", lambda: 0)
     lecturer = SimpleNamespace(pw_uid=4711, pw_name="eva")
     monkeypatch.setattr(host_checks.pwd, "getpwnam", lambda name: lecturer)
@@ -214,19 +219,111 @@ def test_data_and_overlays_that_students_share(tmp_path, monkeypatch):
                 host_checks.check_host(read_settings(path))
         else:
             host_checks.check_host(read_settings(path))
+    with pytest.raises(ClassError, match="emulated_cards = 0, and this host has no card"):
+        monkeypatch.setattr(host_checks, "card_nodes", dict)
+        host_checks.check_host(read_settings(settings_file(tmp_path, "emulated_cards = 0\n")))
 
 
 def test_passwords_go_through_a_pipe_to_a_sheet_of_your_own(tmp_path, monkeypatch):
     ran = []
-    monkeypatch.setattr(accounts, "_run", lambda command, text="": ran.append((command, text)))
-    (tmp_path / "no-such-student").mkdir()
+
+    def run(command, text=""):
+        ran.append((command, text))
+        if command[0] == "useradd":
+            (tmp_path / command[-1]).mkdir()
+
+    monkeypatch.setattr(accounts, "_run", run)
     sheet = tmp_path / "sheet"
     assert accounts.make_accounts(["root", "no-such-student"], sheet, homes=tmp_path) == ["no-such-student"]
     name, password = sheet.read_text().split()
     assert name == "no-such-student" and len(password) == accounts.LENGTH and sheet.stat().st_mode & 0o777 == 0o600
     assert ran[1] == (["chpasswd"], f"{name}:{password}\n") and password not in " ".join(ran[0][0])
+    with pytest.raises(ClassError, match="no-such-student is there, and no-such-student has no account: move it away"):
+        accounts.make_accounts(["no-such-student"], tmp_path / "other", homes=tmp_path)
+    (tmp_path / "no-such-student").rmdir()
     with pytest.raises(ClassError, match="name a new file"):
         accounts.make_accounts(["no-such-student"], sheet, homes=tmp_path)
+    with pytest.raises(ClassError, match="there is no group no-such-group: groupadd no-such-group"):
+        accounts.make_accounts(["no-such-student"], tmp_path / "other", "no-such-group", tmp_path)
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("command", ["useradd", "chpasswd"])
+def test_a_sheet_has_the_passwords_of_accounts_that_were_made(tmp_path, monkeypatch, command):
+    """The system refuses the second of three, or the first; an account without its password is removed."""
+    ran, refused = [], "stu-b"
+
+    def run(parts, text=""):
+        ran.append(parts)
+        if parts[0] == command and refused in (parts[-1], text.partition(":")[0]):
+            raise ClassError(f"{command}: refused")
+        if parts[0] == "useradd":
+            (tmp_path / parts[-1]).mkdir()
+        if parts[0] == "userdel":
+            (tmp_path / parts[-1]).rmdir()
+
+    monkeypatch.setattr(accounts, "_run", run)
+    sheet = tmp_path / "sheet"
+    said = f"{command}: refused; accounts made before it: 1, with passwords in {sheet}; name a new sheet for the others"
+    with pytest.raises(ClassError, match=f"^{re.escape(said)}$"):
+        accounts.make_accounts(["stu-a", "stu-b", "stu-c"], sheet, homes=tmp_path)
+    assert [line.split()[0] for line in sheet.read_text().splitlines()] == ["stu-a"]
+    assert not (tmp_path / "stu-b").exists() and (["userdel", "--remove", "stu-b"] in ran) == (command == "chpasswd")
+    with pytest.raises(ClassError, match=r"refused$"):
+        accounts.make_accounts(["stu-b", "stu-c"], tmp_path / "second", homes=tmp_path)
+    assert not (tmp_path / "second").exists()
+
+
+def _certificate(folder: Path, *names: str, days: int = 1) -> tuple[Path, Path]:
+    """Make a certificate for names, signed by itself, which was made today or has expired for `-days`."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "lab")])
+    now = datetime.now(timezone.utc)
+    builder = x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - timedelta(30)).not_valid_after(now + timedelta(days))
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName([*map(x509.DNSName, names)]), critical=False)
+    pem = serialization.Encoding.PEM
+    files = folder / "lab.pem", folder / "lab.key"
+    files[0].write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(pem))
+    files[1].write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    return files
+
+
+def test_a_certificate_that_browsers_would_refuse(tmp_path):
+    domain = "lab.example.org"
+    host_checks.check_certificate(*_certificate(tmp_path, domain, f"*.{domain}"), domain)
+    host_checks.check_certificate(*_certificate(tmp_path), "")
+    for names, said in (((domain,), f"is for {domain}, and not for "), ((), "is for no name, and not for ")):
+        with pytest.raises(ClassError, match=said):
+            host_checks.check_certificate(*_certificate(tmp_path, *names), domain)
+    with pytest.raises(ClassError, match=r"is valid from .* to .*: browsers refuse it; renew it"):
+        host_checks.check_certificate(*_certificate(tmp_path, domain, f"*.{domain}", days=-1), domain)
+    other = tmp_path / "other"
+    other.mkdir()
+    certificate, key = _certificate(tmp_path)[0], _certificate(other)[1]
+    for file in (key, certificate, tmp_path / "none"):  # another's, no key, not there
+        with pytest.raises(ClassError, match="are no certificate with its key"):
+            host_checks.check_certificate(certificate, file, "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may ask as another user")
+def test_a_corpus_that_students_cannot_read():
+    with shared_folder() as folder:
+        data = folder / "data" / "atis"
+        data.mkdir(parents=True)
+        (data / "train").touch()
+        host_checks.check_readable(folder / "data", ["root", "nobody"])
+        for closed in (data / "train", data, folder / "data"):
+            mode = closed.stat().st_mode
+            closed.chmod(0o600)
+            with pytest.raises(ClassError, match=f"^nobody cannot read the shared folder {folder}/data .*chmod -R o"):
+                host_checks.check_readable(folder / "data", ["root", "nobody"])
+            closed.chmod(mode)
+
+
+def test_an_address_of_ipv6_is_in_brackets(config):
+    assert config('address = "::1"\ndomain = "class.localhost"\n').JupyterHub.bind_url == "http://[::1]:8000"
 
 
 # --- servers
