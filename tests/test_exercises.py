@@ -1,5 +1,6 @@
 """Each exercise takes what is right, however it is written, and nothing that is nearly so, lucky or copied."""
 
+import json
 import logging
 import os
 import re
@@ -34,6 +35,7 @@ from bttlab.teaching.exercises import EXERCISES, NotRight, flows, show_points
 from bttlab.teaching.exercises.check import Verdict
 from bttlab.teaching.exercises.design import _scheduled
 from bttlab.teaching.exercises.training import _Clockwork
+from bttlab.teaching.notebooks import FOLDER
 from bttlab.tensor import TTLinear
 from bttlab_cost import exercises as exercises_07
 from bttlab_cost.estimate import Estimator
@@ -490,6 +492,29 @@ def test_points_are_of_the_answers_that_are_right(capsys):
     check("00.2", np.log(22) + np.log(122), CONFIG)
     show_points("00")
     assert "1 of 3 points; not right yet: 00.1" in capsys.readouterr().out
+
+
+def test_points_are_those_of_the_notebook_that_was_handed_out(capsys, tmp_path, monkeypatch):
+    """A lecturer gives 00.2 other points and adds a check; a folder without the notebook has the library's points."""
+    notebook = json.loads(next(FOLDER.glob("00_*.ipynb")).read_text(encoding="utf-8"))
+    (mark,) = [m for m in _marks(notebook) if m.get("grade_id") == "check-00-2"]
+    mark["points"] = 2.5
+    notebook["cells"].append({"metadata": {"nbgrader": {"grade": True, "grade_id": "check-mine", "points": 4}}})
+    monkeypatch.chdir(tmp_path)
+    check("00.2", np.log(22) + np.log(122), CONFIG)
+    check("00.1", (None, None))
+    for text, said in (
+        (json.dumps(notebook), "2.5 of 8.5 points; not right yet: 00.1; not counted here: mine (4)\n"),
+        ("no notebook", "1 of 3 points; not right yet: 00.1\n"),
+    ):
+        (tmp_path / "00_start_here.ipynb").write_text(text)
+        capsys.readouterr()
+        show_points("00")
+        assert capsys.readouterr().out == said
+
+
+def _marks(notebook):
+    return [cell["metadata"].get("nbgrader", {}) for cell in notebook["cells"]]
 
 
 @pytest.mark.filterwarnings("default:<noise>")

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from IPython.display import display
@@ -106,28 +107,46 @@ def check(name: str, answer: Any, *objects: Any) -> None:
 
 
 def show_points(notebook: str) -> None:
-    """Print the points that the answers checked so far have.
+    """Print the points that the answers checked so far have; of a lecturer's own checks, that they are not counted.
 
     Parameters
     ----------
     notebook : str
-        Its number, such as "03".
+        Its number, such as "03". Points are those of this notebook in the current folder, where it has been saved as it
+        was handed out: a lecturer may have changed them. Without it they are those of the library.
     """
     points = points_of(notebook)
+    others = {name: value for name, value in points.items() if name not in EXERCISES}
     got = sum(value for name, value in points.items() if _right.get(name))
-    left = [name for name in points if not _right.get(name)]
-    print(f"{got} of {sum(points.values())} points" + (f"; not right yet: {', '.join(left)}" if left else ""))
+    left = [name for name in points if name not in others and not _right.get(name)]
+    line = f"{got:g} of {sum(points.values()):g} points"
+    if left:
+        line += f"; not right yet: {', '.join(left)}"
+    if others:
+        line += f"; not counted here: {', '.join(others)} ({sum(others.values()):g})"
+    print(line)
 
 
-def points_of(notebook: str) -> dict[str, int]:
+def points_of(notebook: str) -> dict[str, float]:
     """Return the points of a notebook's exercises, by name, as nbgrader counts them."""
     found = {}
     for path in FOLDER.glob(f"{notebook}_*.ipynb"):
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-            about = cell["metadata"].get("nbgrader", {})
-            if about.get("grade"):
-                found[about["grade_id"].removeprefix("check-").replace("-", ".")] = about["points"]
+        found |= _points_in(Path(path.name)) or _points_in(path)
     return found
+
+
+def _points_in(notebook: Path) -> dict[str, float]:
+    """Return the points of a file's graded cells; none of a file that is not there or is not a notebook."""
+    try:
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        marks = [cell["metadata"].get("nbgrader", {}) for cell in cells]
+        return {_name_of(mark["grade_id"]): mark["points"] for mark in marks if mark.get("grade")}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _name_of(grade_id: str) -> str:
+    return grade_id.removeprefix("check-").replace("-", ".")
 
 
 def grade(name: str, answer: Any, *objects: Any) -> None:
