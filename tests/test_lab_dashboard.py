@@ -121,6 +121,25 @@ def test_a_run_has_the_samples_that_it_was_asked_for(board_of, samples):
     assert board_of(PretendTrainer(), samples=samples).samples == samples
 
 
+def test_an_optimizer_chosen_during_a_run_begins_with_its_own_rate(board_of):
+    """The slider is the run's until then, also where it continues; a rate that is set between the runs stays."""
+    board = board_of(PretendTrainer(1e-3), samples=20_000)
+    for between, begins in ((None, 3e-4), (1e-3, 1e-3)):
+        board._optimizer.value, board._rate.value = "sgd", 4e-3
+        _press(board, "Start")
+        until(lambda: board.runs[-1].count > 0)
+        board._optimizer.value = "adamw"
+        board.stop()
+        board.wait()
+        assert board.learning_rate == 4e-3 == board.runs[-1].learning_rate
+        if between:
+            board._rate.value = between
+        _press(board, "Start")
+        assert board.runs[-1].learning_rate == board.learning_rate == begins
+        board.stop()
+        board.wait()
+
+
 def test_what_is_no_number_of_samples_or_no_rate(board_of, workload):
     board = board_of(PretendTrainer())
     for samples in (0, -5, 40.5, "many"):

@@ -124,3 +124,10 @@ def test_another_flow_beside_the_one_that_is_stepped_through():
         assert [float(y) for y in drawn.get_ydata() if y == y] == [value for value in values if value]
     explorer.beside.label = "no other"
     assert "beside it" not in explorer.results and len(explorer._macs.lines) == 2
+
+
+def test_a_slider_reaches_the_value_that_it_begins_with():
+    """Not on the slider as it is for others: a slider alone would move it, and the widget show another case."""
+    explorer = FlowExplorer(tokens=200, rank=70)
+    assert (explorer.tokens.value, explorer.rank.value, explorer.message) == (200, 70, "")
+    explorer.close()

@@ -76,6 +76,7 @@ class Dashboard:
         self._drawing = False
         self._next: list[str] = []  # targets of runs that begin when this one has ended
         self._said_in = (0, "")
+        self._is_to_suit = False  # the rate, to an optimizer that was chosen during a run
         self._figure: DashboardFigure | None = DashboardFigure()  # None: closed
         self._live = LiveFigures([self._figure.figure, self._figure.right])
         self._lock = self._live.lock
@@ -164,6 +165,8 @@ class Dashboard:
             _check_count(samples)
             self._samples.min, self._samples.max = min(samples, self._samples.min), max(samples, self._samples.max)
             self._samples.value = samples
+        if self._is_to_suit:
+            self._suit_rate()
         chosen = self._targets[self._choice.value]
         choices = (self._optimizer.value, self._seed.value) if chosen.optimizers else ()
         run = chosen.make_run(self._samples.value, self.learning_rate, *choices)
@@ -224,6 +227,8 @@ class Dashboard:
             raise BttlabError(f"{run.name} keeps its learning rate to the end; the new one is for the next run")
         if run is not None:
             run.learning_rate = self.learning_rate
+        else:
+            self._is_to_suit = False
 
     def _offer_choices(self) -> None:
         offered = self._targets[self._choice.value].optimizers
@@ -234,7 +239,9 @@ class Dashboard:
             widget.layout.display = None if offered else "none"
 
     def _suit_rate(self) -> None:
-        if self._active is None and self._optimizer.value in LEARNING_RATES:
+        """Set the rate to the optimizer's; during a run the slider is the run's, so the next start does it."""
+        self._is_to_suit = self._active is not None
+        if not self._is_to_suit and self._optimizer.value in LEARNING_RATES:
             self._rate.value = LEARNING_RATES[self._optimizer.value]
 
     def leave_starting_to_others(self) -> None:
