@@ -188,7 +188,7 @@ def test_01(objects):
 def test_02(objects):
     found = [t for t in range(1, 40) if not _judge("02.1", t)]
     assert len(found) == 1
-    _try("02.1", (), found, [0, -3, 12, 32, found[0] + 0.5, str(found[0]), None])
+    _try("02.1", (), [*found, float(found[0])], [0, -3, 12, 32, found[0] + 0.5, str(found[0]), None])
     _try("02.2", (), [-9216], [9216, "less", "more", "same", 829_440, 838_656, 0, None])
     right_to_left = "a = x G6\nb = a G5\nc = b G4\nd = c G3\ne = d G2\ny = e G1"
     given = objects.overlay, objects.layer, objects.x, objects.dy
@@ -401,7 +401,7 @@ def test_07(objects):
     query = replace(objects.mixtral, sequence_length=174)
     given = objects.estimator, query
     (batch,) = [n for n in range(1, 18) if not _judge("07.1", n, *given)]
-    _try("07.1", given, [batch], [batch + 0.5, batch - 0.5, 0, -1, str(batch), None])
+    _try("07.1", given, [batch, float(batch)], [batch + 0.5, batch - 0.5, 0, -1, str(batch), None])
     gpu = find_gpu("A100-80GB")
     two, eight = (objects.estimator.largest_batch(replace(objects.mixtral, top_k=k), gpu) for k in (2, 8))
     _try("07.2", (objects.estimator, objects.mixtral), [two / eight], [4, eight / two, 1.01 * two / eight, "4", None])

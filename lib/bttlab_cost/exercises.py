@@ -13,14 +13,15 @@ __all__ = ["check"]
 @exercise("07.1", "print rate(batch) / rate(17) for batch from 1 on.")
 def half_speed(answer: Any, estimator: Any, query: Any) -> str:
     require(is_whole(answer), f"you gave {answer!r}, which is not a batch size")
+    asked = int(answer)
 
     def share(batch: int) -> float:
         of, all_ = (estimator.sequences_per_second(query, find_gpu("H100-80GB"), n)[1] for n in (batch, 17))
         return of / all_
 
-    found = f"batch {answer} reaches {share(answer):.1%} of the throughput at 17"
-    require(share(answer) >= 0.5, found)
-    require(answer == 1 or share(answer - 1) < 0.5, f"{found}; a smaller one reaches half, too")
+    found = f"batch {asked} reaches {share(asked):.1%} of the throughput at 17"
+    require(share(asked) >= 0.5, found)
+    require(asked == 1 or share(asked - 1) < 0.5, f"{found}; a smaller one reaches half, too")
     return "Below it the GPU waits for its host."
 
 

@@ -29,10 +29,11 @@ def _peak(flow: str, tokens: int) -> int:
 @exercise("02.1", "read it off the figure of draw_optimum, on the right, or step through peak('right_to_left', t).")
 def same_peak(answer: Any) -> str:
     require(is_whole(answer), f"you gave {answer!r}, which is not a number of tokens")
-    right, both = (_peak(flow, answer) for flow in ("right_to_left", "bidirectional"))
-    found = f"with {answer} tokens the peaks are {right:,} (right to left) and {both:,} elements (bi-directional)"
+    tokens = int(answer)
+    right, both = (_peak(flow, tokens) for flow in ("right_to_left", "bidirectional"))
+    found = f"with {tokens} tokens the peaks are {right:,} (right to left) and {both:,} elements (bi-directional)"
     require(right >= both, found)
-    require(both > _peak("right_to_left", answer - 1), f"{found}; fewer tokens reach it, too")
+    require(both > _peak("right_to_left", tokens - 1), f"{found}; fewer tokens reach it, too")
     return "Bi-directional's peak does not move with the tokens: it is L and R."
 
 
