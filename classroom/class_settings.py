@@ -79,7 +79,9 @@ class ClassSettings:
     port: Annotated[int, Field(ge=1024, le=65533)] = 8000
     certificate: Path | None = None
     key: Path | None = None
-    domain: Annotated[str, Field(pattern=f"^({DOMAIN.pattern})?$")] = ""
+    domain: Annotated[
+        str, Field(pattern=f"^({DOMAIN.pattern})?$", title="domain, as class.localhost, in lower case,")
+    ] = ""
     open: bool = False
     memory: Annotated[str, Field(pattern=f"^{MEMORY.pattern}$", title="memory, as 512M or 4G,")] = "4G"
     cores: Annotated[int, Field(ge=1)] = 2
@@ -141,9 +143,13 @@ def read_settings(path: Path) -> ClassSettings:
         found = read_toml(path)
     except BttlabError as error:
         raise ClassError(f"cannot read settings from {path}: {error}; start from classroom/class.toml") from None
-    for name in PATHS & {name for name, value in found.items() if isinstance(value, str)}:
+    for name in PATHS & found.keys():
+        if not isinstance(found[name], str) or not found[name]:
+            raise ClassError(f"{path}: {name} is {found[name]!r}: give a path, or leave it out")
         found[name] = Path(os.path.abspath(path.parent / found[name]))  # keeps links: an environment's Python is one
-    if isinstance(found.get("lecturers"), list):
+    if "lecturers" in found:
+        if not isinstance(found["lecturers"], list):
+            raise ClassError(f'{path}: lecturers is {found["lecturers"]!r}: give a list of names, as ["eva"]')
         found["lecturers"] = tuple(found["lecturers"])
     try:
         settings = ClassSettings(**found)

@@ -108,14 +108,19 @@ def test_settings(tmp_path):
         ("cores = 100000", "this machine has"),
         ('group = "x"', "give students, a class list, or group"),
         ('lecturers = ["a b"]', "lecturers.0 is 'a b'"),
+        ('lecturers = "eva"', """lecturers is 'eva': give a list of names, as ["eva"]"""),
+        ('data = ["corpora"]', "data is ['corpora']: give a path, or leave it out"),
+        ('key = ""', "key is '': give a path, or leave it out"),
+        ('domain = "Lab.example.org"', "domain, as class.localhost, in lower case, is 'Lab.example.org'"),
         ('address = "lab"', "is not an IP address"),
         ('address = "0.0.0.0"', "passwords would cross the network in the clear"),
         ("port =", "cannot read settings from"),
     ],
 )
 def test_bad_settings(tmp_path, text, said):
-    path = settings_file(tmp_path)
-    path.write_text(path.read_text().replace("cores = 1\n", "" if "cores" in text else "cores = 1\n") + text)
+    path = settings_file(tmp_path, text)
+    if "cores" in text:
+        path.write_text(path.read_text().replace("cores = 1\n", ""))
     with pytest.raises(ClassError) as caught:
         read_settings(path)
     assert said in str(caught.value)
@@ -357,7 +362,7 @@ def test_lecturers_open_servers_only_where_each_has_a_name_of_its_own(config, tm
     assert found.Authenticator.admin_users == {"ann"}
     with pytest.raises(ClassError, match=r"needs a certificate for it and \*\.lab\.example\.org"):
         read_settings(settings_file(tmp_path, 'domain = "lab.example.org"'))
-    with pytest.raises(ClassError, match="domain is 'lab example'"):
+    with pytest.raises(ClassError, match="in lower case, is 'lab example'"):
         read_settings(settings_file(tmp_path, certificate.replace("lab.example.org", "lab example")))
 
 
