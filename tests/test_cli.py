@@ -114,6 +114,10 @@ def test_train_resume_and_eval(tmp_path, corpus, capsys):
     (tmp_path / "asked.txt").write_text("\ufeff" + "\n\n".join(sentences) + "\n", encoding="utf-8")
     asked = run_json(capsys, "predict", "--file", str(tmp_path / "asked.txt"), "--run", str(tmp_path / "run"))
     assert asked["predictions"] == predicted
+    (tmp_path / "asked.txt").write_text("\u2028".join(sentences[0].split()) + "\r\n", encoding="utf-8")
+    asked = run_json(capsys, "predict", "--file", str(tmp_path / "asked.txt"), "--run", str(tmp_path / "run"))
+    (one,) = asked["predictions"]  # one sentence, as in a corpus
+    assert one["words"] == predicted[0]["words"] and one["slots"] == predicted[0]["slots"]
     (tmp_path / "none.txt").write_text("\n")
     assert "has no sentences" in refused(capsys, "predict", "--file", tmp_path / "none.txt", "--run", tmp_path / "run")
     detailed = run_json(capsys, "eval", "--run", str(tmp_path / "run"), "--report")["report"]

@@ -10,7 +10,7 @@ from typing import Any
 from bttlab.commands import Outcome, devices
 from bttlab.util.collection import paused_at_start
 from bttlab.util.errors import BttlabError
-from bttlab.util.reading import read_text
+from bttlab.util.reading import lines_of, read_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +94,7 @@ def _sentences(options: argparse.Namespace) -> list[str]:
         return options.text
     if options.text:
         raise BttlabError("TEXT and --file FILE go one without the other; leave one out")
-    lines = [line for line in read_text(options.file, pipes=True).splitlines() if line.strip()]
+    lines = [line for line in lines_of(read_text(options.file, pipes=True)) if line.strip()]
     if not lines:
         raise BttlabError(f"{options.file} has no sentences; write one in each line")
     return lines

@@ -14,7 +14,7 @@ from typing import Any
 
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import write_folder
-from bttlab.util.reading import read_text
+from bttlab.util.reading import lines_of, read_text
 
 from .tokenizer import FILE as TOKENIZER_FILE
 from .tokenizer import SPACES, Tokenizer
@@ -148,8 +148,7 @@ def _read_lines(path: Path) -> list[str]:
     """Return the stripped lines of a UTF-8 file, without blank lines at its end."""
     files = "intent_label.txt, slot_label.txt and, in each of train, dev and test, seq.in, seq.out and label"
     text = read_text(path, CorpusError, f": a corpus has {files}")
-    # Not splitlines(): it would also break a line at characters such as U+2028 that may occur in an utterance.
-    lines = [line.strip() for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
+    lines = [line.strip() for line in lines_of(text)]
     while lines and not lines[-1]:
         lines.pop()
     return lines

@@ -71,6 +71,14 @@ def read_text(
         raise error(f"{path} cannot be read ({fault.strerror}){way_out}") from None
 
 
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a text, which end with LF, CR or both.
+
+    `str.splitlines` also ends a line at characters that may be in a sentence, such as U+2028 or a form feed.
+    """
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of JSON; ValueError if it has a key twice, of which Python keeps the last without a word."""
     found = dict(pairs)
