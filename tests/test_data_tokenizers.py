@@ -122,6 +122,21 @@ def test_a_tokenizer_that_is_none_is_refused(tmp_path, capsys, name, content, sa
     assert not (tmp_path / "made").exists()
 
 
+def test_a_tokenizer_without_an_unknown_token(tmp_path, capsys):
+    """WordLevel fails on other words, in one line; BPE leaves their letters out, which is noted."""
+    tokenizers = pytest.importorskip("tokenizers")
+    models, splits = tokenizers.models, tokenizers.pre_tokenizers.WhitespaceSplit()
+    for name, model in (("words", models.WordLevel({"fly": 0})), ("pairs", models.BPE({"f": 0, "l": 1, "y": 2}, []))):
+        made = tokenizers.Tokenizer(model)
+        made.pre_tokenizer = splits
+        made.save(str(tmp_path / f"{name}.json"))
+    (tmp_path / "a.csv").write_text("text,label\n" + 4 * "fly f4, fly,x\n".replace(", ", "; "))
+    command = ["data", "import", tmp_path / "a.csv", tmp_path / "made", "--tokenizer"]
+    assert "the tokenizer cannot cut 'fly f4; fly'" in refused(capsys, *command, tmp_path / "words.json")
+    assert main([*map(str, command), str(tmp_path / "pairs.json")]) == 0
+    assert "letters and digits that the tokenizer leaves out: 4\n" in capsys.readouterr().out
+
+
 CITY = {"text": "fly to Lima", "intent": "go", "entities": [[7, 11, "city"]]}
 YORKS = {"text": "from New Yorks", "intent": "go", "entities": [[5, 14, "city"]]}
 CHINESE = {"text": "明天去北京", "intent": "go", "entities": [[3, 5, "city"]]}

@@ -16,7 +16,7 @@ from bttlab.util.reading import read_text
 
 from .corpus import OUTSIDE, PAD, SPLIT_NAMES, UNK, CorpusError, Split, files_of
 from .label_names import label_name
-from .readers.account import Account, Choices, FileFormat, Row
+from .readers.account import NO_PIECE, Account, Choices, FileFormat, Row
 from .readers.columns import COLUMNS, TOKEN_TABLE, grouped_tokens
 from .readers.files import JSON, PARQUET, TABLE, json_lines, parquet_rows, parse_json, table_rows
 from .readers.formats import READERS, Reader
@@ -290,7 +290,9 @@ def _count_characters(text: str, pieces: list[Piece], counts: Counter) -> None:
     rest = "".join(character for place, character in enumerate(text) if place not in covered)
     counts["in words"] += len(covered)
     counts["spaces"] += (spaces := sum(map(str.isspace, rest)))
-    counts["punctuation left out"] += len(rest) - spaces
+    if letters := sum(map(str.isalnum, rest)):
+        counts[NO_PIECE] += letters
+    counts["punctuation left out"] += len(rest) - spaces - letters
 
 
 def _texts(folder: Path, choices: Choices, account: Account) -> list[Row]:

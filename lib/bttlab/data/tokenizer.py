@@ -120,7 +120,12 @@ def _characters(text: str, _: str) -> Iterator[Piece]:
 
 
 def _subwords(text: str, content: str) -> Iterator[Piece]:
-    found = _subword_tokenizer(content).encode(text, add_special_tokens=False)
+    try:
+        found = _subword_tokenizer(content).encode(text, add_special_tokens=False)
+    except Exception as error:  # what the library raises
+        raise BttlabError(
+            f"the tokenizer cannot cut {text[:40]!r} ({str(error)[:80]}); give it an unknown token, or take another"
+        ) from None
     word = None
     for form, (start, end), of_word in zip(found.tokens, found.offsets, found.word_ids, strict=True):
         covered = text[start:end]

@@ -12,6 +12,7 @@ from ..tokenizer import SPACES, Tokenizer
 
 OVERLAPS = ("refuse", "outer", "longest", "first")
 OFFSETS = ("characters", "utf-16")
+NO_PIECE = "letters and digits that the tokenizer leaves out"
 NO_RELATIONS = "a corpus has no relations between spans"  # why they are not read
 
 
@@ -107,6 +108,8 @@ class Account:
             found.append(f"labels that are written in several ways and become one: {told}")
         if self.reordered:
             found.append(f"several intents in another order, which become one label: {_counts(self.reordered)}")
+        if lost := self.characters[NO_PIECE]:
+            found.append(f"{NO_PIECE}: {lost:,}")
         if self.unspaced:
             found.append(f"utterances with words in a script without spaces, each one word: {self.unspaced:,}")
         return found
