@@ -483,7 +483,34 @@ REFUSED = {
     ),
     "marks": ("a.conll", 3 * "BOS O\nlima B-city\nEOS O\n\n", "every utterance begins with 'BOS'"),
     "another DocBin": ("a.spacy", "x", "is not a DocBin of spaCy"),
+    "two columns without a name": (
+        "a.csv",
+        "text,label,,\nfly,x,O,\nfly to lima,x,O O B-city,\nhi,y,,note\n",
+        "line 4: columns 3 and 4 have values and no name",
+    ),
+    "tags in one of two columns without a name": (
+        "a.csv",
+        "text,label,,\nfly to lima,x,O O B-city,\nhi,y,O,\n",
+        "the column '' may have labels",
+    ),
+    "a blank before a quotation mark": (
+        "a.csv",
+        'text, label\nfly, x\n"hi, you", "x"\n',
+        "line 3: a blank before the quotation mark of ' \"x\"'",
+    ),
+    "a document that begins within an utterance": (
+        "a.conll",
+        3 * "fly O\nlima B-city\n-DOCSTART- O\n\nhi O\nyou O\n\n",
+        "line 3: -DOCSTART- within an utterance",
+    ),
 }
+
+
+@pytest.mark.parametrize("second", ['"  ""Hi"" he said"', '"fly ""now"""', "  fly"])
+def test_columns_that_a_spreadsheet_left_empty_and_blanks_of_a_field_are_taken(tmp_path, capsys, second):
+    (tmp_path / "a.csv").write_text(f"text,label,,,\nfly to lima,x,,7,\n{second},y,,8,\nhi,y,,,\n")
+    found = run_json(capsys, "data", "import", tmp_path / "a.csv", "--dry-run")["accounts"][0]
+    assert found["utterances"] == 3 and found["unused"] == {"": "no meaning is known: --label names an intent"}
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -251,6 +251,8 @@ def _blocks(path: Path, account: Account) -> tuple[list[str] | None, list[_Block
         elif not block and (line.startswith("-DOCSTART-") or _is_comment(where, columns, count, tags)):
             kind = "-DOCSTART-" if line.startswith("-") else re.split(r"[=:\s]", line.lstrip("# \t"))[0][:20]
             account.skipped[f"comment {kind}".rstrip()] += 1
+        elif line.startswith("-DOCSTART-"):
+            raise CorpusError(f"{where}: -DOCSTART- within an utterance; put an empty line before it")
         elif len(columns) < 2:
             raise CorpusError(f"{where}: {columns[0]!r} has no tag; write it after the word")
         elif len(columns) != count:
@@ -323,7 +325,8 @@ COLUMNS = FileFormat(
     },
     accepted="an empty line after each utterance; columns by number or name with `--text`, `--tags`, `--label`",
     refused="tags in two columns (GermEval, conlleval), or not in the last; a sentence in a line; no empty line; ids "
-    "of several words (`1-2`) outside of CoNLL-U; several columns of CoNLL-U that may have tags",
+    "of several words (`1-2`) outside of CoNLL-U; several columns of CoNLL-U that may have tags; `-DOCSTART-` within "
+    "an utterance",
     rows=_column_rows,
     has_columns=True,
 )

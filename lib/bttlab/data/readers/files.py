@@ -22,8 +22,8 @@ TABLE = FileFormat(
     "a table",
     (".csv", ".tsv"),
     accepted='the first line names the columns; fields in quotation marks, `""` for a quotation mark; empty lines',
-    refused="another number of fields than of columns; columns that semicolons separate; two columns of one name; a "
-    "quotation mark that joins rows",
+    refused="another number of fields than of columns; columns that semicolons separate; two columns of one name, or "
+    "two with values and no name; a quotation mark that joins rows, or has a blank before it",
 )
 JSON = FileFormat(
     "JSON",
@@ -46,6 +46,7 @@ def table_rows(path: Path, account: Account) -> Iterator[Row]:
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     columns: list[str] = []
     first = 1  # line of the row
+    nameless: int | None = None  # place of the column without a name that has values
     try:
         for row in reader:
             where, begin, first = f"{path}, line {first}", first, reader.line_num + 1
@@ -67,7 +68,17 @@ def table_rows(path: Path, account: Account) -> Iterator[Row]:
                     f"{where}: a quotation mark joins lines {begin} to {reader.line_num}, each of which looks like a "
                     'row; write "" for a quotation mark, and the text in one line'
                 )
-            yield Row(where, dict(zip(columns, row, strict=True)))
+            _check_quotation(where, row, rows, delimiter)
+            for place, (name, value) in enumerate(zip(columns, row, strict=True)):
+                if not name and value.strip():
+                    nameless = place if nameless is None else nameless
+                    if nameless != place:
+                        raise CorpusError(
+                            f"{where}: columns {nameless + 1} and {place + 1} have values and no name; name them in "
+                            "the first line"
+                        )
+            values = dict(zip(columns, row, strict=True))
+            yield Row(where, values if nameless is None else values | {"": row[nameless]})
     except csv.Error as error:
         raise CorpusError(f"{path}, line {first}: not a row of a table ({error})") from None
 
@@ -78,6 +89,19 @@ def _check_header(where: str, columns: list[str], delimiter: str) -> None:
     if len(columns) == 1 and (separator := next((c for c in ";\t|," if c in columns[0]), None)):
         right = "tabs" if delimiter == "\t" else "commas"
         raise CorpusError(f"{where}: {separator!r} separates the columns; save the table with {right}")
+
+
+def _check_quotation(where: str, row: list[str], lines: list[str], delimiter: str) -> None:
+    """Refuse a field with a blank before its quotation mark, which would make the mark a part of the value."""
+    if '"' not in "".join(row):
+        return
+    try:
+        (other,) = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
+    except (csv.Error, ValueError):
+        other = []
+    for field, without in zip(row, other or row, strict=True):
+        if field.lstrip(" ") != without.lstrip(" "):
+            raise CorpusError(f"{where}: a blank before the quotation mark of {field!r}; remove the blank")
 
 
 def parse_json(where: str, text: str) -> Any:
