@@ -113,7 +113,8 @@ def _run(options: argparse.Namespace) -> Outcome:
     for values in (options.seeds, list(map(combination_name, combinations))):
         if repeated := [value for value in values if values.count(value) > 1]:
             raise MethodError(f"{repeated[0]} is given twice: it would be one run, counted as two; leave it out once")
-    model, corpus = _model(options), load_corpus(options.data)
+    corpus = load_corpus(options.data)
+    model = models.fitted_to(corpus, options, _model(options))
     samples = samples_of(options.budget, len(corpus.train))
     settings = [Setting(corpus, model, samples, options.batch, seed, options.device) for seed in options.seeds]
     for combination in combinations:  # all that can be refused is, before anything is written or trained
@@ -122,6 +123,7 @@ def _run(options: argparse.Namespace) -> Outcome:
         check_free(options.checkpoint)
     if options.record is not None:
         check_output(Path(options.record), "--record")
+    models.say_encoding(corpus, model, ("train", options.split))
     results, bar = Results.read(options.record), ProgressBar()
     asked, trainings, splits = [], deque(maxlen=1), ("dev", "test")[: 1 + (options.split == "test")]
     for setting in settings:

@@ -38,6 +38,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
     from bttlab.baseline import BaselineSetting, Listener, run_baseline
     from bttlab.baseline.run import MODULE
+    from bttlab.data import load_corpus
     from bttlab.runs import ProgressBar
     from bttlab.util.files import check_output
 
@@ -46,7 +47,8 @@ def run(options: argparse.Namespace) -> Outcome:
     if not 1 <= options.threads <= MOST_THREADS:
         raise BttlabError(f"threads is {options.threads}: it must be from 1 to {MOST_THREADS}; give --threads again")
     torch.set_num_threads(options.threads)
-    config, format = models.model_of(options, options.seed), options.format or MODULE
+    config = models.fitted_to(load_corpus(options.data), options, models.model_of(options, options.seed))
+    format = options.format or MODULE
     names = ("device", "data", "steps", "warmup", "seed", "learning_rate", "modes", "batch")
     setting = BaselineSetting(format, config=config, **{name: getattr(options, name) for name in names})
     progress = ProgressBar()

@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> Outcome:
     check_receipt(options)
     clocks = list(dict.fromkeys(options.clock or CLOCKS))
     configs = models.models_of(options, models.SEVERAL)
-    name, lengths = _lengths(options, configs[0])
+    name, lengths, configs = _fitted(options, configs)
     how = options.optimizer, options.flow, clocks[0], options.batch_size, options.card
     estimates = [estimate(config, lengths, *how) for config in configs]
     if not machine_record().is_current:
@@ -89,14 +89,15 @@ def _at_clocks(estimate: Any, clocks: list[int]) -> dict[str, Any]:
     return {str(mhz): {name: estimate.at_clock(mhz).to_dict()[name] for name in names} for mhz in clocks}
 
 
-def _lengths(options: argparse.Namespace, model: Any) -> tuple[str, dict[int, int]]:
-    """Return an epoch in words, and its samples by their real tokens."""
+def _fitted(options: argparse.Namespace, configs: list) -> tuple[str, dict[int, int], list]:
+    """Return an epoch in words, its samples by their real tokens, and the models as they train on them."""
     if options.tokens is not None:
-        return f"{options.tokens} tokens", {options.tokens: EPOCH_SAMPLES}
+        return f"{options.tokens} tokens", {options.tokens: EPOCH_SAMPLES}, configs
     from bttlab.data import epoch_lengths, load_corpus
 
     corpus = load_corpus(options.data or "airline", "unk")
-    return f"{corpus.name}, training split", epoch_lengths(corpus, model.sequence_length)
+    lengths = epoch_lengths(corpus, configs[0].sequence_length)
+    return f"{corpus.name}, training split", lengths, [models.fitted_to(corpus, options, config) for config in configs]
 
 
 def _text(estimates: list, clocks: list[int], epoch: str) -> Any:

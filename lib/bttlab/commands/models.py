@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from bttlab.model.choices import ACTIVATIONS, FLOW_TITLES, PAPER_FLOW, TASKS
 from bttlab.util.errors import BttlabError
 from bttlab.util.reading import read_toml
-from bttlab.util.terminal import say
+from bttlab.util.terminal import one_line, say
 
 if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel
+    from bttlab.data import Corpus
     from bttlab.model import ModelConfig
 
 ENCODERS, SEVERAL = 2, (2, 4, 6)
@@ -21,7 +22,7 @@ SIZES = {  # option: what it is
     "hidden_size": "features of a token (default: 768)",
     "heads": "attention heads, which divide them (default: 12)",
     "sequence_length": "longest sequence in tokens, [CLS] included (default: 32)",
-    "vocabulary": "tokens that the model has room for, the most frequent words (default: 1000)",
+    "vocabulary": "tokens that the model has room for, the most frequent words (default: 1000, or all of the corpus)",
 }
 OPTIONS = ("encoders", "rank", "activation", *SIZES)
 
@@ -95,9 +96,37 @@ def module_of(options: argparse.Namespace, seed: int = 0) -> "ModuleModel":
 
 def has_vocabulary(options: argparse.Namespace) -> bool:
     """Return whether the options or their file say how many words the model knows: it does not grow with a corpus."""
-    return options.vocabulary is not None or (
-        options.model is not None and not is_module(options) and "vocabulary_size" in read_toml(options.model)
+    return getattr(options, "vocabulary", None) is not None or (
+        getattr(options, "model", None) is not None
+        and not is_module(options)
+        and "vocabulary_size" in read_toml(options.model)
     )
+
+
+def fitted_to(corpus: "Corpus", options: argparse.Namespace, model: Any) -> Any:
+    """Return a model that fits a corpus, as `bttlab train` trains it; a module, or one with --vocabulary, stays.
+
+    A note says what became of the vocabulary.
+    """
+    from bttlab.model import ModelConfig
+    from bttlab.runs.settings import model_for
+
+    if not isinstance(model, ModelConfig):
+        return model
+    fitted = model_for(corpus, model, grows=not has_vocabulary(options))
+    if fitted.vocabulary_size != model.vocabulary_size:
+        words = f"all words of {corpus.name}, in a table of {fitted.vocabulary_size:,} rows"
+        say(f"bttlab: note: the model has room for {one_line(words)}, as in bttlab train")
+    return fitted
+
+
+def say_encoding(corpus: "Corpus", model: Any, splits: Sequence[str]) -> None:
+    """Print what of a corpus's splits a model does not see: words that are cut or unknown, and unknown labels."""
+    from bttlab.data import Vocabulary, encoded_split
+
+    vocabulary = Vocabulary.from_sentences(corpus.train.words, model.vocabulary_size)
+    for name in splits:
+        say(f"bttlab: note: {one_line(encoded_split(corpus, name, vocabulary, model)[1])}")
 
 
 def models_of(options: argparse.Namespace, several: Sequence[int], seed: int = 0) -> "list[ModelConfig | ModuleModel]":

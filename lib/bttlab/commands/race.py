@@ -43,12 +43,16 @@ def run(options: argparse.Namespace) -> Outcome:
     for path, option in ((options.picture, "--picture"), (options.out and options.out / "card.json", "--out")):
         if path is not None:
             check_output(path, option)
+    from bttlab.data import load_corpus
     from bttlab.model import ModelConfig
     from bttlab.runs.race import Race, RaceSetting
 
     names = ("data", "optimizer", "learning_rate", "seed", "target", "every", "most")
-    setting = RaceSetting(config=ModelConfig(encoders=options.encoders), **{n: getattr(options, n) for n in names})
+    corpus = load_corpus(options.data)
+    config = models.fitted_to(corpus, options, ModelConfig(encoders=options.encoders))
+    setting = RaceSetting(config=config, **{n: getattr(options, n) for n in names})
     race = Race(options.racers, setting)
+    models.say_encoding(corpus, config, ("train", "dev"))
     race.run(lambda race: say(f"bttlab: {line(race, race.racers[-1])}"))
     receipts = race.receipts()
     if options.out is not None:

@@ -181,19 +181,36 @@ class RunSettings(Recipe):
 
 
 def fitted_to(corpus: Corpus, run: RunSettings, grows: bool = True) -> RunSettings:
-    """Return settings whose model fits a corpus; a module stays as it is.
-
-    The model has room for all words, if it `grows`. The loss of a model of subwords leaves out those that continue a
-    word.
-    """
+    """Return settings whose model fits a corpus as of `model_for`; a module stays as it is."""
     if isinstance(run.config, ModuleConfig):
         return run
-    words, config = Vocabulary.from_sentences(corpus.train.words, None, run.word_classes), run.config
+    config = model_for(corpus, run.config, grows, run.word_classes)
+    return run if config == run.config else replace(run, config=config)
+
+
+def model_for(corpus: Corpus, config: ModelConfig, grows: bool = True, word_classes: bool = False) -> ModelConfig:
+    """Return a model that fits a corpus, as `bttlab train` trains it.
+
+    Parameters
+    ----------
+    corpus : Corpus
+        What it is trained on.
+    config : ModelConfig
+        The model.
+    grows : bool, optional
+        Whether it gets room for all words of the training split.
+    word_classes : bool, optional
+        Whether the vocabulary has classes of unknown words.
+
+    Returns
+    -------
+    ModelConfig
+        The same, or with a larger vocabulary. The loss of a model of subwords leaves out those that continue a word.
+    """
+    words = Vocabulary.from_sentences(corpus.train.words, None, word_classes)
     if grows and len(words) > config.vocabulary_size:
         config = config.with_vocabulary(len(words))
-    if corpus.tokenizer.kind == "subwords":
-        config = replace(config, ignore_pad=True)
-    return run if config == run.config else replace(run, config=config)
+    return replace(config, ignore_pad=True) if corpus.tokenizer.kind == "subwords" else config
 
 
 @settings(RecordError)

@@ -164,7 +164,7 @@ def _train(task: Task) -> None:
 def _estimate(task: Task) -> None:
     """Estimate a configuration on the U50; an epoch is the corpus's training split."""
     trial = task.trial
-    model, values = estimated_model(trial.configuration)
+    model, values = estimated_model(trial.configuration, trial.corpus)
     lengths = epoch_lengths(trial.corpus, model.sequence_length)
     estimated = estimate(model, lengths, values["optimizer"], values["flow"], values["clock_mhz"])
     record = trial.record(task.sweep, f"a model of the U50 ({MODEL_VERSION})")

@@ -20,7 +20,7 @@ from bttlab.runs.module import check_labels
 from bttlab.runs.recipe import OPTIMIZER_KEYS, TABLES, flat, settings_of
 from bttlab.runs.record import RunRecord
 from bttlab.runs.scores import score_names
-from bttlab.runs.settings import MODEL_KEYS, RunSettings, corpus_digest, fitted_to
+from bttlab.runs.settings import MODEL_KEYS, RunSettings, corpus_digest, fitted_to, model_for
 from bttlab.runs.sweep.spec import SpecError, SweepSpec
 from bttlab.util.errors import BttlabError
 from bttlab.util.settings import nearest
@@ -80,8 +80,8 @@ class TrialMaker:
         values, settings, module = dict(self.spec.fixed) | dict(varied), None, None
         try:
             if self.spec.kind == "estimate":
-                _, configuration = estimated_model(values)
-                corpus, sha256 = self._corpus(configuration["data"], "unk")
+                corpus, sha256 = self._corpus(values.get("data", DEFAULTS["data"]), "unk")
+                _, configuration = estimated_model(values, corpus)
             else:
                 module = self._module_of(values)
                 settings = self._settings(values, module)
@@ -153,19 +153,20 @@ def _read_corpus(data: str, unknown_labels: str) -> tuple[Corpus, str]:
     return corpus, corpus_digest(corpus)
 
 
-def estimated_model(values: Mapping[str, Any]) -> tuple[ModelConfig, dict[str, Any]]:
+def estimated_model(values: Mapping[str, Any], corpus: Corpus) -> tuple[ModelConfig, dict[str, Any]]:
     """Return the model of a trial of kind "estimate", and the configuration completed with defaults.
 
-    Raises BttlabError if a value is outside its range, or the machine does not hold the model.
+    The model fits the corpus, as one that is trained on it. Raises BttlabError if a value is outside its range, or the
+    machine does not hold the model.
     """
     values = dict(values)
     completed = {
         "optimizer": Optimizer(values.pop("optimizer", "sgd")).name,
         "flow": values.pop("flow", PAPER_FLOW),
         "clock_mhz": values.pop("clock_mhz", CLOCK_MHZ),
-        "data": values.pop("data", "airline"),
+        "data": values.pop("data", DEFAULTS["data"]),
     }
-    model = ModelConfig.of_sizes(values)
+    model = model_for(corpus, ModelConfig.of_sizes(values), grows="vocabulary_size" not in values)
     estimate(model, flow=completed["flow"], clock_mhz=completed["clock_mhz"])  # is refused if it cannot be
     return model, model.to_dict() | completed
 
