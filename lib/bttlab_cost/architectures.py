@@ -137,7 +137,7 @@ def _has_vision_shapes(given: Mapping[str, Any]) -> bool:
 
 def _shapes(config: Any, text: Any, model: nn.Module) -> dict[str, Any]:
     output = model.get_output_embeddings()
-    linears: Counter[tuple[int, int, str]] = Counter()
+    linears: Counter[tuple[int, int, str, int]] = Counter()
     routed = expert_layers = 0
     repeats = text.num_hidden_layers // getattr(text, "num_hidden_groups", text.num_hidden_layers)  # ALBERT's layers
     for name, module in model.named_modules():
@@ -150,7 +150,8 @@ def _shapes(config: Any, text: Any, model: nn.Module) -> dict[str, Any]:
             outputs, inputs = module.weight.shape if isinstance(module, nn.Linear) else module.weight.shape[::-1]
             last = name.rpartition(".")[2]
             kind = "queries" if last in _QUERIES else "mixer" if _ATTENTION.search(name) else "mlp"
-            linears[inputs, outputs, kind] += repeats if "layer_groups" in name else 1
+            uses = repeats if "layer_groups" in name else 1
+            linears[inputs, outputs, kind, uses] += uses
     hidden, heads = text.hidden_size, text.num_attention_heads
     layers = text.num_hidden_layers
     if config.is_encoder_decoder:
@@ -162,14 +163,15 @@ def _shapes(config: Any, text: Any, model: nn.Module) -> dict[str, Any]:
         "hidden": hidden,
         "heads": heads,
         "vocabulary": text.vocab_size,
-        "head_size": _field(text, "head_dim") or _field(text, "d_kv") or hidden // heads,
+        "head_size": _head_size(text) or hidden // heads,
         "tied": bool(text.tie_word_embeddings),
-        "linears": tuple((*key[:2], number, key[2]) for key, number in linears.items()),
+        "linears": tuple((i, o, number, kind, uses) for (i, o, kind, uses), number in linears.items()),
+        "windows": _windows(text),
         "mlp": "gated",
     }
-    inner = _field(text, "intermediate_size") or max((o for _, o, kind in linears if kind == "mlp"), default=hidden)
+    inner = _field(text, "intermediate_size") or max((o for _, o, kind, _ in linears if kind == "mlp"), default=hidden)
     if not routed:
-        products = sum(i * o * number for (i, o, kind), number in linears.items() if kind == "mlp")
+        products = sum(i * o * number for (i, o, kind, _), number in linears.items() if kind == "mlp")
         shapes["mlp"] = "gated" if products > 2.5 * layers * hidden * inner else "plain"
     if routed:
         top_k = next((value for name in _TOP_K if (value := _field(text, name))), 1)
@@ -178,6 +180,27 @@ def _shapes(config: Any, text: Any, model: nn.Module) -> dict[str, Any]:
     else:
         shapes |= {"experts": 1, "top_k": 1}
     return shapes | {"expert_hidden": inner}
+
+
+def _head_size(text: Any) -> int | None:
+    """Return the width of a head; of latent attention the mean of that of queries and keys, and that of values.
+
+    Of the latter `head_dim` is the part of the queries that has positions.
+    """
+    parts = [_field(text, f"{name}_head_dim") for name in ("qk_nope", "qk_rope", "v")]
+    if all(parts):
+        return sum(filter(None, parts)) // 2
+    return _field(text, "head_dim") or _field(text, "d_kv")
+
+
+def _windows(text: Any) -> tuple[tuple[int, int], ...]:
+    """Return the window of the layers that have one, in tokens, and their number."""
+    window = _field(text, "sliding_window")
+    if window is None or getattr(text, "use_sliding_window", True) is False:
+        return ()
+    types = getattr(text, "layer_types", None)
+    layers = text.num_hidden_layers if types is None else types.count("sliding_attention")
+    return ((window, layers),) if layers else ()
 
 
 def _field(text: Any, name: str) -> int | None:

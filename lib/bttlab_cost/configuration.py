@@ -24,7 +24,7 @@ MOST_LAYERS = 1000  # of a config.json: more are a typing error, and take minute
 Size = Annotated[int, Field(ge=1)]
 Part = Annotated[int, Field(ge=0)]  # 0: none, or as the other sizes have it
 Precision = Literal["fp32", "bf16"]
-Linear = tuple[int, int, int, str]
+Linear = tuple[int, int, int, str, int]
 
 
 class CostError(BttlabError):
@@ -64,7 +64,7 @@ class FineTuning:
     # feed-forward layers of three matrices (SwiGLU, as in Llama) or of two (GELU, as in GPT-2)
     mlp: Literal["gated", "plain"] = "gated"
     tied: bool = False  # whether embedding and output are one matrix; with "mamba" they are
-    head_size: Part = 0  # width of a head; 0: hidden / heads
+    head_size: Part = 0  # width of a head, the mean of its queries' and values' width; 0: hidden / heads
     other: Part = 0  # parameters beside these matrices: position tables, biases, poolers
     # of full fine-tuning in BF16: mixed precision keeps weights and moments in FP32 beside the BF16 weights (16 bytes
     # per parameter), pure BF16 does not (8 bytes)
@@ -81,9 +81,11 @@ class FineTuning:
     offload: Literal["none", "optimizer", "weights"] = "none"
     # parameters of the model, where they were counted (`bttlab_cost.architectures`); 0: they follow from the shapes
     counted: Part = 0
-    # inputs, outputs, number and kind ("queries", "mixer", "mlp") of the linear layers outside of experts; empty: they
-    # follow from the shapes
+    # inputs, outputs, number of products, kind ("queries", "mixer", "mlp") of the linear layers outside of experts, and
+    # products of a token with each matrix (ALBERT's blocks are one); empty: they follow from the shapes
     linears: tuple[Linear, ...] = ()
+    # tokens back that attention sees, and the number of such layers; the others see all. FlashAttention skips the rest
+    windows: tuple[tuple[Size, Size], ...] = ()
     expert_layers: Part = 0  # with `linears`: layers that have experts
 
     def __post_init__(self):
@@ -144,21 +146,29 @@ class FineTuning:
         return ((hidden, inner),) * (2 if self.mlp == "gated" else 1) + ((inner, hidden),)
 
     @property
-    def mixers(self) -> list[tuple[int, int, int, bool, str]]:
-        """Linear layers outside of experts: inputs, outputs, number in the model, whether they have adapters, layer.
+    def mixers(self) -> list[tuple[int, int, int, bool, str, int]]:
+        """Linear layers outside of experts: inputs, outputs, products, whether they have adapters, layer, matrices.
 
-        The layer is "mixer", or "feed-forward" of a config.json's linear layers of kind "mlp".
+        The layer is "mixer", or "feed-forward" of a config.json's linear layers of kind "mlp". There are fewer matrices
+        than products where blocks share them.
         """
         if self.linears:
             kinds = {"experts": ("mlp",), "attention": ("queries", "mixer"), "queries": ("queries",)}
             adapted = kinds.get(self.adapted, ("queries", "mixer", "mlp"))
             return [
-                (i, o, number, self.method != "full" and kind in adapted, "feed-forward" if kind == "mlp" else "mixer")
-                for i, o, number, kind in self.linears
+                (
+                    inputs,
+                    outputs,
+                    number,
+                    self.method != "full" and kind in adapted,
+                    "feed-forward" if kind == "mlp" else "mixer",
+                    number // uses,
+                )
+                for inputs, outputs, number, kind, uses in self.linears
             ]
         named = {"experts": (), "queries": (0, 2)}.get(self.adapted, (0, 1, 2, 3))
         return [
-            (inputs, outputs, self.layers, self.method != "full" and place in named, "mixer")
+            (inputs, outputs, self.layers, self.method != "full" and place in named, "mixer", self.layers)
             for place, (inputs, outputs) in enumerate(self.mixer_matrices)
         ]
 
@@ -183,7 +193,9 @@ class FineTuning:
         """Parameters of the adapters; 0 for full fine-tuning."""
         if self.method == "full":
             return 0
-        mixers = sum((inputs + outputs) * number for inputs, outputs, number, adapted, _ in self.mixers if adapted)
+        mixers = sum(
+            (inputs + outputs) * matrices for inputs, outputs, _, adapted, _, matrices in self.mixers if adapted
+        )
         router = self.hidden + self.experts if self.experts > 1 else 0
         experts = self.expert_blocks * (router + self.experts * sum(map(sum, self.expert_matrices)))
         return self.lora_rank * (mixers + (experts if self.experts_adapted else 0))
@@ -218,7 +230,7 @@ class FineTuning:
         """Bytes of the model's weights without adapters; with QLoRA the blocks' matrices take four bits an element."""
         if not self.packed:
             return self.value_bytes * self.parameters
-        packed = self.linear_elements()
+        packed = self.linear_elements() - self.shared_elements
         return int(self.packed * packed) + self.value_bytes * (self.parameters - packed)
 
     @property
@@ -238,11 +250,28 @@ class FineTuning:
         return self.weight_bytes + ADAPTER_BYTES * self.adapters + self.optimizer_bytes
 
     def linear_elements(self, experts: int | None = None) -> int:
-        """Return the elements of the blocks' matrices, with `experts` experts of each layer (by default all)."""
+        """Return the elements of the blocks' matrices, with `experts` experts of each layer (by default all).
+
+        A matrix that several blocks share counts for each.
+        """
         mixers = sum(inputs * outputs * number for inputs, outputs, number, *_ in self.mixers)
         router = self.hidden * self.experts if self.experts > 1 else 0
         one = sum(inputs * outputs for inputs, outputs in self.expert_matrices)
         return mixers + self.expert_blocks * (router + (self.experts if experts is None else experts) * one)
+
+    @property
+    def shared_elements(self) -> int:
+        """Elements of `linear_elements` that are counted before: matrices that several blocks share."""
+        return sum(inputs * outputs * (number - matrices) for inputs, outputs, number, _, _, matrices in self.mixers)
+
+    @property
+    def seen(self) -> float:
+        """Share of the pairs of tokens that attention computes with FlashAttention, over those without windows.
+
+        A window of w of s tokens leaves 2 w s - w^2 of s^2 pairs.
+        """
+        narrow = [(min(1.0, window / self.sequence_length), layers) for window, layers in self.windows]
+        return 1 - sum(layers * (1 - part) ** 2 for part, layers in narrow) / self.layers
 
     @property
     def active(self) -> int:

@@ -56,7 +56,7 @@ def find_model(text: str) -> FineTuning:
                 "name in the local cache of Hugging Face; change one of them, as small,layers=4,top_k=1"
             )
         base = read_config(path)
-    defaults = {field.name: field.default for field in fields(FineTuning) if field.name != "linears"}
+    defaults = {field.name: field.default for field in fields(FineTuning) if field.name not in ("linears", "windows")}
     values: dict[str, int | str | bool] = {}
     for change in changes:
         field, _, value = change.partition("=")

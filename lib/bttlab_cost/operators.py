@@ -81,15 +81,17 @@ def _block(config: FineTuning, tokens: float, stage: str, again: bool) -> Iterat
     kernels = FLASH_KERNELS["expert"] if flash and config.experts == 1 else EXPERT_KERNELS
     times = (blocks or layers) * busy
     yield Operator(stage, "elementwise", "experts", times, elementwise=work * moved, kernels=launches * kernels)
-    for inputs, outputs, number, adapted, layer in config.mixers:
+    for inputs, outputs, number, adapted, layer, _ in config.mixers:
         yield from _linear(config, stage, again, layer, number, tokens, inputs, outputs, adapted)
     moved = tokens * size * hidden * MIXER_PASSES[config.mixer] * (0.5 if flash else 1)
     width = (config.head_size or hidden // config.heads) * config.heads
     scores = 4.0 * tokens * config.sequence_length * width if config.mixer == "attention" else 0.0
     scanned = MIXER_BACKWARD[config.mixer] if again else 1
     kernels = launches * (FLASH_KERNELS["attention"] if flash else MIXER_KERNELS[config.mixer])
-    # FlashAttention skips what a causal mask hides, at half the rate of large products, and computes scores twice.
+    # FlashAttention skips what a causal mask hides, at half the rate of large products, and what a window hides; it
+    # computes scores twice.
     scores *= (2.5 if flash else 2.0) if again else 1.0
+    scores *= config.seen if flash else 1.0
     yield Operator(stage, "mixer", "mixer", layers, scores, 0.0, scanned * moved, kernels)
     moved = tokens * size * hidden * BLOCK_PASSES
     kernels = launches * (FLASH_KERNELS["block"] if flash else BLOCK_KERNELS)

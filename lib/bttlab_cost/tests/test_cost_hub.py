@@ -74,6 +74,51 @@ def test_a_config_json_and_the_name_of_a_model_give_the_same_parts_of_a_step(wri
     assert mine == pytest.approx(named, rel=1e-3)
 
 
+def scores(config):
+    """Return the operations of attention's scores in a forward pass, which no weights take part in."""
+    step = operators(config, config.sequence_length)
+    found = [
+        one for one in step if (one.stage, one.kind, one.layer) == ("forward", "mixer", "mixer") and one.elementwise
+    ]
+    return sum(one.times * one.flops for one in found)
+
+
+@pytest.mark.parametrize(("name", "width"), [("deepseek-v3", 192 + 128), ("llama-3-8b", 2 * 128)])
+def test_attention_takes_the_widths_of_queries_and_of_values(write, name, width):
+    """Latent attention has wider queries than `head_dim` says, which is their part with positions."""
+    config = find_model(write(PUBLIC[name][1]))
+    heads, layers = PUBLIC[name][1]["num_attention_heads"], PUBLIC[name][1]["num_hidden_layers"]
+    assert scores(config) == 2 * 512**2 * width * heads * layers
+
+
+@pytest.mark.parametrize("tokens", [1024, 8192])
+@pytest.mark.parametrize("kernels", ["flash", "eager"])
+def test_flash_attention_skips_what_a_window_hides(write, tokens, kernels):
+    """Gemma 3 has a window of 1,024 tokens in 29 of 34 layers; its pairs are counted one by one."""
+    config = find_model(f"{write(PUBLIC['gemma-3-4b'][1])},sequence_length={tokens},kernels={kernels}")
+    full = sum(range(1, tokens + 1))
+    window = sum(min(place, 1024) for place in range(1, tokens + 1)) if kernels == "flash" else full
+    every = 4 * tokens**2 * 256 * 8 * 34
+    assert scores(config) == pytest.approx(every * (5 * full + 29 * window) / (34 * full), rel=1e-3)
+
+
+def test_a_window_that_is_off_or_of_other_layers_is_none(write):
+    assert find_model(write(PUBLIC["qwen2-7b"][1] | {"sliding_window": 256, "use_sliding_window": False})).windows == ()
+    assert find_model(write(PUBLIC["gpt-oss-20b"][1])).windows == ((128, 12),)
+    mistral = {**LLAMA_2, "model_type": "mistral", "sliding_window": 256}
+    assert find_model(write(mistral)).windows == ((256, 32),)
+    assert find_model(write(mistral | {"sliding_window": None})).windows == ()
+
+
+def test_blocks_that_share_their_matrices_have_one_adapter_for_all(write):
+    """As peft adds them to ALBERT; the packed weights are those of one block."""
+    config = find_model(f"{write(PUBLIC['albert-base-v2'][1])},method=qlora")
+    matrices = [(768, 768)] * 5 + [(768, 3072), (3072, 768), (128, 768)]  # the pooler and the map of embeddings, too
+    assert config.adapters == 16 * sum(map(sum, matrices))
+    packed = sum(inputs * outputs for inputs, outputs in matrices)
+    assert config.weight_bytes == int((0.5 + 1 / 64) * packed) + 2 * (config.parameters - packed)
+
+
 def test_the_shared_experts_of_a_mixture_are_feed_forward_layers(write):
     counted = operators(find_model(write(PUBLIC["deepseek-v3"][1])), 512)
     matrices = {one.layer for one in counted if one.kind == one.layer and one.flops}
