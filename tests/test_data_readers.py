@@ -652,6 +652,26 @@ def test_spacys_file(tmp_path, capsys):
     assert "do not agree" in refused(capsys, "data", "import", tmp_path / "b.spacy", tmp_path / "other")
 
 
+def test_spans_of_spacys_groups_are_not_taken_for_none(tmp_path, capsys):
+    """A file for spaCy's span categoriser alone: every word would be outside of all slots."""
+    import msgpack
+
+    content = msgpack.unpackb(zlib.decompress(DOCBIN), strict_map_key=False)
+    width, ent_iob, ent_type = (len(content["attrs"]), *(content["attrs"].index(number) for number in (77, 78)))
+    tokens = list(struct.unpack(f"<{len(content['tokens']) // 8}Q", content["tokens"]))
+    tokens[ent_type::width] = [0] * len(tokens[ent_type::width])
+    tokens[ent_iob::width] = [2] * len(tokens[ent_iob::width])
+    content["tokens"] = struct.pack(f"<{len(tokens)}Q", *tokens)
+    content["span_groups"][0] = msgpack.packb([b"a group"])
+    (tmp_path / "cats.spacy").write_bytes(zlib.compress(msgpack.packb(content)))
+    account = run_json(capsys, "data", "import", tmp_path / "cats.spacy", "--dry-run")["accounts"][0]
+    assert account["unused"]["spans"] == "span groups; doc.ents has the spans that are read"
+    content["cats"] = [{} for _ in content["cats"]]
+    (tmp_path / "groups.spacy").write_bytes(zlib.compress(msgpack.packb(content)))
+    said = refused(capsys, "data", "import", tmp_path / "groups.spacy", tmp_path / "made")
+    assert "neither entities nor categories, and span groups" in said
+
+
 def test_parquet_of_hugging_face_with_the_names_of_its_labels(tmp_path, capsys):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet

@@ -265,7 +265,8 @@ def _docbin_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
     place = {attribute: column for column, attribute in enumerate(attributes)}
     if not {_ORTH, _ENT_IOB, _ENT_TYPE} <= set(place):
         raise CorpusError(f"{path}: no words or entities among its attributes; write it with DocBin()")
-    if any(len(group) > 1 for group in groups):
+    has_groups = any(len(group) > 1 for group in groups)
+    if has_groups:
         account.unused["spans"] = DOCBIN.unused["spans"]
     account.unused["other attributes"] = DOCBIN.unused["other attributes"]
     has_categories = any(categories)
@@ -275,6 +276,11 @@ def _docbin_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
         raise CorpusError(
             f"{path}: the entities of word {iob.index(0) + 1:,} are missing, and those of others are not; set doc.ents "
             "in each document, to [] where there are none"
+        )
+    if has_groups and not has_categories and not any(tokens[place[_ENT_TYPE] :: width]):
+        raise CorpusError(
+            f"{path}: neither entities nor categories, and span groups, which are not read; set doc.ents to the spans "
+            "of a group"
         )
     rows, begin = [], 0
     for number, (length, cats) in enumerate(zip(lengths, categories, strict=True), 1):
@@ -324,6 +330,7 @@ DOCBIN = FileFormat(
     used={"ORTH": "words", "ENT_TYPE": "tags", "cats": "intent"},
     unused={"spans": "span groups; doc.ents has the spans that are read", "other attributes": "of the syntax"},
     accepted="categories with 0 and 1",
-    refused="categories with other scores; words whose entities nobody has set, beside others",
+    refused="categories with other scores; words whose entities nobody has set, beside others; span groups without "
+    "entities or categories",
     rows=_docbin_rows,
 )
