@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from bttlab.commands import doctor
 from bttlab.model import ModelConfig, Transformer
 from bttlab.runs import read_checkpoint
 from command_line import refused, run_json
-from tiny_runs import write_corpus
+from tiny_runs import SIZES, train, write_corpus
 
 
 def train_arguments(corpus, folder, *more: str) -> list[str]:
@@ -128,6 +129,27 @@ def test_train_resume_and_eval(tmp_path, corpus, capsys):
 
     further = run_json(capsys, "train", "--resume", "--out", str(tmp_path / "run"), "--epochs", "2")
     assert further["epochs_done"] == 2
+
+
+def test_eval_on_a_corpus_without_slots_scores_intents_alone(tmp_path, capsys):
+    """A model predicts slots there, which nobody has labelled: slot F1 and frame accuracy were 0."""
+    own = write_corpus(tmp_path / "own")
+    train(tmp_path / "run", own, epochs=8)
+    other = tmp_path / "other"
+    shutil.copytree(own, other)
+    (other / "slot_label.txt").write_text("PAD\nUNK\nO\n")
+    for split in SIZES:
+        tags = (other / split / "seq.out").read_text()
+        (other / split / "seq.out").write_text(re.sub(r"[BI]-city", "O", tags))
+    command = ["eval", "--run", tmp_path / "run", "--split", "train", "--report"]
+    with_slots = run_json(capsys, *command)
+    assert main([*map(str, command), "--data", str(other), "--json"]) == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert found["intent_accuracy"] == with_slots["intent_accuracy"] and found["utterances"] == 24
+    assert not {"slot_f1", "frame_accuracy"} & found.keys() and found["report"]["slots"] == []
+    assert found["report"]["intents"] == with_slots["report"]["intents"] != []
+    assert "has no slots: its tags are not scored" in said.err
 
 
 def test_eval_on_another_corpus_only_on_purpose(tmp_path, capsys):

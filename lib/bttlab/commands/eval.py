@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from bttlab.commands import Outcome, devices
-from bttlab.runs.scores import counted, scores_in_words
+from bttlab.runs.scores import counted, scores_in_words, tasks_of
 from bttlab.util.collection import paused_at_start
 from bttlab.util.errors import BttlabError
 from bttlab.util.terminal import one_line
@@ -49,7 +49,11 @@ def _evaluate(options: argparse.Namespace, started: Callable[[], None]) -> Outco
                 "give its place, or the other corpus on purpose, with --data"
             )
         progress.note(f"note: {corpus.folder} is another corpus than {record.name}, which the run was trained on")
+    has_slots, task = corpus.has_slots, settings.config.task
+    if not is_own:
         corpus = record.relabelled(corpus)
+        if "tagging" in task and not has_slots:
+            progress.note(f"note: {corpus.folder} has no slots: its tags are not scored, and O in the mean loss")
     split, vocabulary = corpus.split(options.split), Vocabulary.from_list(record.vocabulary)
     samples, note = encoded_split(corpus, options.split, vocabulary, settings.config)
     progress.note(f"note: {note}")
@@ -64,11 +68,13 @@ def _evaluate(options: argparse.Namespace, started: Callable[[], None]) -> Outco
             progress.note(f"note: {note}")
     predictions = predict(opened.trainer, samples, of_tags, decode, f"{options.split} split", progress)
     scores = scores_of(predictions, corpus, options.split, settings.config)
+    if not has_slots:  # of the corpus, whose labels are now those of the run
+        scores = {name: value for name, value in scores.items() if "tagging" not in tasks_of(name)}
     details = None
     if options.report:
         from bttlab.data.report import report
 
-        details = report(corpus, split, predictions, settings.config.task)
+        details = report(corpus, split, predictions, task if has_slots else task.replace("tagging", ""))
     data = {
         "run": str(options.folder),
         "corpus": corpus.name,

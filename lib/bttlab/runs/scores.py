@@ -31,6 +31,11 @@ def score_names(task: str) -> list[str]:
     return [name for name in names if name != "perplexity" or task == LANGUAGE_MODEL]
 
 
+def tasks_of(name: str) -> tuple[str, ...]:
+    """Return the tasks that a model has to have for a score; none for other figures of a split."""
+    return SCORES[name].tasks if name in SCORES else ()
+
+
 def is_better(scores: Mapping[str, Any], earlier: Mapping[str, Any]) -> bool:
     """Return whether scores of a split are better than earlier ones, by the score of the most tasks that they have."""
     name = max((name for name in SCORES if name in scores), key=lambda name: len(SCORES[name].tasks))
