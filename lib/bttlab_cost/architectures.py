@@ -15,6 +15,7 @@ from bttlab_cost.configuration import MOST_LAYERS, CostError, FineTuning
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _TOP_K = ("num_experts_per_tok", "moe_top_k", "num_experts_per_token", "moe_topk", "top_k")
+_ROUTES = {"nllb-moe": 2, "switch_transformers": 1}  # experts of a token where no field says it
 _OTHER_INPUTS = re.compile(r"(^|[._])(vision|visual|image|audio|speech|multi_modal|mm_)")  # not of text
 _ATTENTION = re.compile(r"(^|[._])(self_?attn|attn|attention|.*attention)([._]|$)", re.IGNORECASE)
 _QUERIES = {"q_proj", "v_proj", "query", "value", "q", "v", "q_lin", "v_lin", "qkv_proj", "query_key_value", "Wqkv"}
@@ -56,7 +57,7 @@ def count(path: Path, given: Mapping[str, Any], tuning: Mapping[str, Any]) -> Fi
             f"{path}: model_type {given['model_type']!r} has {total:,} parameters, but its step is not modelled "
             f"({', '.join(unmodelled) or f'it has {lacks[0]}'}); blackmamba-2.8b is a model of that kind"
         )
-    return FineTuning(**tuning, **_shapes(config, text, model), counted=total)
+    return FineTuning(**tuning, **_shapes(path, config, text, model), counted=total)
 
 
 def _configuration(path: Path, given: Mapping[str, Any]) -> Any:
@@ -135,7 +136,7 @@ def _has_vision_shapes(given: Mapping[str, Any]) -> bool:
     return not isinstance(vision, dict) or all(name in vision for name in _VISION_SHAPES) or "depth" in vision
 
 
-def _shapes(config: Any, text: Any, model: nn.Module) -> dict[str, Any]:
+def _shapes(path: Path, config: Any, text: Any, model: nn.Module) -> dict[str, Any]:
     output = model.get_output_embeddings()
     linears: Counter[tuple[int, int, str, int]] = Counter()
     routed = expert_layers = 0
@@ -174,7 +175,11 @@ def _shapes(config: Any, text: Any, model: nn.Module) -> dict[str, Any]:
         products = sum(i * o * number for (i, o, kind, _), number in linears.items() if kind == "mlp")
         shapes["mlp"] = "gated" if products > 2.5 * layers * hidden * inner else "plain"
     if routed:
-        top_k = next((value for name in _TOP_K if (value := _field(text, name))), 1)
+        top_k = next((value for name in _TOP_K if (value := _field(text, name))), _ROUTES.get(config.model_type))
+        if top_k is None:
+            raise CostError(
+                f"{path}: {_TOP_K[0]} is missing: it says to how many of its {experts} experts a token goes"
+            )
         inner = max(1, round(routed / expert_layers / experts / (3 * hidden)))
         shapes |= {"experts": experts, "top_k": top_k, "expert_layers": expert_layers}
     else:

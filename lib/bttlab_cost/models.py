@@ -66,6 +66,8 @@ def find_model(text: str) -> FineTuning:
             raise CostError(
                 f"{field}: the shapes of {name} are counted; change its config.json, or {', '.join(_TUNED)}"
             )
+        if field in values:
+            raise CostError(f"model {text!r}: {field} is given twice; leave one out")
         if type(defaults[field]) is bool and value not in _WORDS:
             raise CostError(f"{field} {value!r}: choose yes or no")
         values[field] = int(value) if value.isdecimal() else _WORDS.get(value, value)

@@ -102,6 +102,38 @@ def test_flash_attention_skips_what_a_window_hides(write, tokens, kernels):
     assert scores(config) == pytest.approx(every * (5 * full + 29 * window) / (34 * full), rel=1e-3)
 
 
+NLLB_MOE = {
+    "model_type": "nllb-moe",
+    "d_model": 64,
+    "vocab_size": 1000,
+    "num_experts": 8,
+    **{
+        f"{part}_{name}": value
+        for part in ("encoder", "decoder")
+        for name, value in (("layers", 4), ("attention_heads", 4), ("ffn_dim", 128), ("sparse_step", 2))
+    },
+}
+DEEPSEEK_V2 = {
+    **{
+        "model_type": "deepseek_v2",
+        "hidden_size": 64,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "vocab_size": 1000,
+    },
+    **{"num_key_value_heads": 4, "intermediate_size": 128, "moe_intermediate_size": 32, "n_routed_experts": 8},
+    **{"q_lora_rank": None, "first_k_dense_replace": 1},
+}
+
+
+def test_a_token_goes_to_as_many_experts_as_the_architecture_says(write):
+    """NLLB's router takes two without a field; DeepSeek V2 has a field without a default."""
+    assert find_model(write(NLLB_MOE)).top_k == 2
+    assert find_model(write(DEEPSEEK_V2 | {"num_experts_per_tok": 3})).top_k == 3
+    with pytest.raises(CostError, match="num_experts_per_tok is missing: it says to how many of its 8 experts"):
+        find_model(write(DEEPSEEK_V2))
+
+
 def test_a_window_that_is_off_or_of_other_layers_is_none(write):
     assert find_model(write(PUBLIC["qwen2-7b"][1] | {"sliding_window": 256, "use_sliding_window": False})).windows == ()
     assert find_model(write(PUBLIC["gpt-oss-20b"][1])).windows == ((128, 12),)

@@ -107,6 +107,7 @@ def test_check_finds_the_recorded_calibration_again(capsys, tmp_path):
         ({"--gpu": "H100-SX"}, "GPU 'H100-SX' is not in the table of GPUs: the nearest is H100-80GB"),
         ({"--model": "gpt"}, "model 'gpt' is none of tiny, small"),
         ({"--model": "tiny,depth=3"}, "'depth' is none of layers"),
+        ({"--model": "tiny,layers=3,layers=4"}, "layers is given twice; leave one out"),
         ({"--model": "tiny,top_k=9"}, "top_k is 9"),
         ({"--tokens": "0"}, "tokens is 0"),
         ({"--tokens": None}, "--tokens is missing"),
