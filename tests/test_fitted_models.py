@@ -10,7 +10,7 @@ from bttlab.data.corpus import files_of, store_corpus
 from bttlab.data.tokenizer import Tokenizer
 from bttlab.runs import race
 from bttlab.util.errors import BttlabError
-from command_line import run_json
+from command_line import refused, run_json
 
 PIECES = [f"w{n}" for n in range(1100)]
 
@@ -87,3 +87,8 @@ def test_a_race_is_of_the_model_of_train_and_counts_what_it_does_not_see(many_pi
     said = capsys.readouterr().err
     assert "the model has room for all words of many, in a table of 1,210 rows" in said
     assert "many dev: 2 utterances, 20 words" in said
+
+
+def test_a_record_of_fewer_words_is_no_racer(many_pieces, capsys):
+    said = refused(capsys, "race", "cpu", "enc2-btt-cuda", "--data", many_pieces)
+    assert "enc2-btt-cuda is of btt, 2-ENC" in said and "(vocabulary_size 1000, not 1210)" in said

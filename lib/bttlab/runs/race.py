@@ -357,9 +357,12 @@ def record_of(name: str, config: ModelConfig) -> Record:
     """Return a recorded baseline by its name in data/baselines or its path; RaceError unless it is of the model."""
     path = RECORDS / f"{name}.json"
     record = Record.read(path if path.is_file() else Path(name))
-    if record.config != config.to_dict() or record.batch != 1:
+    own, theirs = config.to_dict(), record.config
+    others = [f"{field} {theirs.get(field)}, not {own[field]}" for field in own if theirs.get(field) != own[field]]
+    if own != theirs or record.batch != 1:
         raise RaceError(
-            f"record {name} is of {record.label_of()}: the race is of {config.title}, one sample a step; name another"
+            f"record {name} is of {record.label_of()}{f' ({others[0]})' if others else ''}: the race is of "
+            f"{config.title}, one sample a step; name another"
         )
     return record
 
