@@ -1,10 +1,13 @@
 """Figures are tied to the programs that they are of, and a receipt makes them again; what was changed is refused."""
 
 import json
+import shutil
 
 import figures
+import picture_sources
 import pytest
 import receipt_tables
+from matplotlib.figure import Figure
 
 import bttlab.compiler.program as compiler
 import bttlab.compiler.schedule.order as order
@@ -12,6 +15,7 @@ from bttlab.baseline.receipt import Receipt, _digest, details_of
 from bttlab.cli import main
 from bttlab.commands import replay
 from bttlab.estimate.card import estimate
+from bttlab.lab.charts import to_png
 from bttlab.model import ModelConfig
 from bttlab.util.settings import RecordError
 from command_line import refused, run_json
@@ -217,3 +221,24 @@ def test_a_part_of_a_record_of_many_runs_is_named(capsys):
     long = Receipt.read(path).part("2-ENC tensor atis_long 30")
     assert long.command[-1] == "30" and set(long.results) == {"parameters"}
     assert 0.95 < long.figures["test.slot_f1"].value < 0.97
+
+
+# --- pictures
+
+
+def test_every_picture_is_drawn_from_what_is_here():
+    assert {path.stem for path in picture_sources.IMAGES.glob("*.png")} == set(picture_sources.SOURCES)
+    stale = picture_sources.stale()
+    how = "make pictures (of the lab), make bench, tools/methods_page.py, bttlab race --picture"
+    assert not stale, f"drawn from something else: {', '.join(stale)}; {how}"
+
+
+def test_a_picture_of_another_record_or_program_is_stale(tmp_path, monkeypatch):
+    for name in ("bench_step", "schedule"):
+        shutil.copy(picture_sources.IMAGES / f"{name}.png", tmp_path)
+    (tmp_path / "own.png").write_bytes(to_png(Figure(), description="nothing"))
+    assert picture_sources.stale(tmp_path) == ["own.png"]
+    changed = details_of(picture_sources.BENCHMARKS)["benchmarks"]["step"] | {"date": "2026-01-01"}
+    monkeypatch.setitem(picture_sources.SOURCES, "bench_step", lambda: picture_sources.of_benchmark("step", changed))
+    monkeypatch.setattr(picture_sources, "LAYER_TOKENS", 12)
+    assert picture_sources.stale(tmp_path) == ["bench_step.png", "own.png", "schedule.png"]

@@ -11,6 +11,7 @@ import pytest
 
 import tiny_runs
 from bttlab.cli import main
+from bttlab.data import load_corpus
 from bttlab.lab import RunBrowser
 from bttlab.model import LEARNING_RATES, initial_parameters
 from bttlab.runs import (
@@ -266,6 +267,16 @@ def test_weights_predictions_and_the_browser_say_that_the_last_checkpoint_is_dam
 
 
 # --- the browser
+
+
+def test_the_browser_refuses_a_run_of_another_corpus(corpus, runs, tmp_path):
+    """Its predictions would be decoded by other labels, and scored without a word."""
+    tiny_runs.train(runs / "runs" / "run", corpus)
+    browser = RunBrowser()
+    assert browser.checkpoint(load_corpus(corpus)).corpus.is_of(load_corpus(corpus))
+    other = load_corpus(tiny_runs.write_corpus(tmp_path / "other", seed=1))
+    with pytest.raises(BttlabError, match=r"was trained on the corpus .* select a run of other"):
+        browser.checkpoint(other)
 
 
 @pytest.mark.long

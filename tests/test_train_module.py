@@ -17,7 +17,8 @@ from bttlab.cli import main
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.module_file import load_module, module_of_source
 from bttlab.data import Corpus, Split
-from bttlab.model import ModuleConfig, Predictions
+from bttlab.lab import RunBrowser
+from bttlab.model import ModuleConfig, Predictions, ReferenceTrainer
 from bttlab.runs import read_checkpoint, tensors_digest
 from bttlab.runs.evaluation import scores_of
 from bttlab.runs.record import read_run
@@ -81,6 +82,15 @@ def test_a_run_needs_its_folder_alone(place, call, train):
         "intent_probability",
         "unknown",
     }
+
+
+def test_the_browser_opens_a_run_of_a_module(place, call, train):
+    trained = train("Net", "--samples", 20, "--seed", 3)
+    (place / "net.py").unlink()
+    browser = RunBrowser()
+    opened = ReferenceTrainer(browser.model())
+    opened.load_parameters(browser.checkpoint().parameters)
+    assert tensors_digest(opened.store_parameters()) == trained["parameters_sha256"]
 
 
 def test_a_resumed_run_has_the_bits_of_an_unbroken_one(place, call, train):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from adapters import CARD
 from pages import filled, in_per_cent, markdown
+from picture_sources import IMAGES, SOURCES
 
 from bttlab.baseline.receipt import Receipt
 from bttlab.data.epoch import EPOCH_SAMPLES
@@ -176,7 +177,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for active, name in ((1, "mixture-of-experts"), (2, "mixture-of-experts:active=2")):
             pictures[f"experts_{active}"] = draw_expert_loads(by_methods(alone)[name][0])
         for name, picture in pictures.items():
-            (PAGE.parent / "images" / f"methods_{name}.png").write_bytes(to_png(picture.figure))
+            file = f"methods_{name}"
+            (IMAGES / f"{file}.png").write_bytes(to_png(picture.figure, description=SOURCES[file]()))
     except (BttlabError, OSError) as error:
         say(error)
         return 2

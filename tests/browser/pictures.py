@@ -4,18 +4,17 @@ import base64
 import io
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import jupyterlab
 import nbformat
 import pytest
 from lab_page import LabPage
+from picture_sources import IMAGES, save
 from PIL import Image, ImageChops
 from playwright.sync_api import Locator
 from test_every_screen import SETUP
 from test_widgets_in_browser import ALL, MORE, findings
 
-IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 NOTEBOOK = IMAGES.parents[1] / "notebooks" / "00_start_here.ipynb"
 RECORD = IMAGES.parents[1] / "data" / "accessibility.json"
 COLOURS = 96  # of a picture: figures have few, and the repository stays small
@@ -27,7 +26,7 @@ def take(lab: LabPage, name: str, shown: Locator) -> None:
     lab.page.mouse.move(2, 2)  # no tools under the mouse
     lab.page.wait_for_timeout(SETTLED)
     picture = Image.open(io.BytesIO(shown.screenshot())).convert("RGB")
-    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(IMAGES / f"{name}.png", optimize=True)
+    save(picture.quantize(COLOURS, dither=Image.Dither.NONE), name)
 
 
 def output(lab: LabPage, source: str) -> Locator:
@@ -131,7 +130,7 @@ def test_teach(open_cells):
     for one, height in zip(strip, heights, strict=True):
         whole.paste(one.crop((0, 0, width, height)), (0, top))
         top += height + 8
-    whole.quantize(COLOURS, dither=Image.Dither.NONE).save(IMAGES / "teach.png", optimize=True)
+    save(whole.quantize(COLOURS, dither=Image.Dither.NONE), "teach")
 
 
 def _used(picture: Image.Image) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pages import BENCHMARKS, begin_of, filled
+from picture_sources import of_benchmark
 
 from benchmarks.figures import DRAWINGS
 from benchmarks.result import Table
@@ -33,7 +34,9 @@ def write(folder: Path, record: Mapping[str, Any], modules: Mapping[str, Any]) -
     write_file(page, fill(page.read_text(encoding="utf-8"), record, modules))
     for name, draw in DRAWINGS.items():
         if name in record["benchmarks"]:
-            (folder / "images" / f"bench_{name}.png").write_bytes(to_png(draw(record["benchmarks"][name])))
+            result = record["benchmarks"][name]
+            picture = to_png(draw(result), description=of_benchmark(name, result))
+            (folder / "images" / f"bench_{name}.png").write_bytes(picture)
 
 
 def _machine(record: Mapping[str, Any]) -> str:

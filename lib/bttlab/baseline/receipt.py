@@ -102,9 +102,17 @@ class Receipt:
         lines = [self.title, f"  bttlab {' '.join(self.command)}"]
         return "\n".join([*lines, *(f"  {name}: {_words(figure)}" for name, figure in self.figures.items())])
 
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the content, which the file names."""
+        return _digest(self._values())
+
+    def _values(self) -> dict[str, Any]:
+        return json.loads(to_json(asdict(self, dict_factory=drop_missing_bands)))
+
     def write(self, path: str | os.PathLike, option: str = "--receipt") -> None:
         """Write the receipt atomically; errors as of `bttlab.util.files.check_output`."""
-        values = json.loads(to_json(asdict(self, dict_factory=drop_missing_bands)))
+        values = self._values()
         sealed = {"receipt": FORMAT, "sha256": _digest(values), **values}
         text = re.sub(r"\[[-+\d.,eE\s]*\]", lambda match: " ".join(match[0].split()), json.dumps(sealed, indent=1))
         write_file(Path(path), text + "\n", option)

@@ -5,13 +5,18 @@ extrapolated from its measured mean step.
 """
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bttlab.commands import Outcome, models
 from bttlab.commands.receipts import add_receipt, check_receipt
 from bttlab.util.errors import BttlabError
 from bttlab.util.files import check_output
 from bttlab.util.terminal import say
+
+if TYPE_CHECKING:
+    from bttlab.baseline.receipt import Receipt
 
 ENC = models.ENCODERS
 
@@ -65,7 +70,8 @@ def run(options: argparse.Namespace) -> Outcome:
         from bttlab.lab.race_figure import draw_race
         from bttlab.util.files import write_file
 
-        write_file(options.picture, to_png(draw_race(race).figure), "--picture")
+        picture = to_png(draw_race(race).figure, description=source_of(receipts.values()))
+        write_file(options.picture, picture, "--picture")
     data = {
         "setting": {n: getattr(setting, n) for n in names},
         "racers": {
@@ -75,6 +81,11 @@ def run(options: argparse.Namespace) -> Outcome:
         },
     }
     return Outcome(data, "\n".join(line(race, racer) for racer in race.racers))
+
+
+def source_of(receipts: "Iterable[Receipt]") -> str:
+    """Return what a picture of a race says that it is drawn from: its receipts, in the order of their titles."""
+    return f"receipts {', '.join(receipt.sha256[:16] for receipt in sorted(receipts, key=lambda one: one.title))}"
 
 
 def line(race, racer) -> str:

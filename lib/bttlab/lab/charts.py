@@ -141,8 +141,17 @@ def draw_megabytes(axes: Axes, rows: Sequence[tuple[str, str, tuple[float, float
     axes.set(yticks=[], ylim=(max(1, len(rows)) - 0.6, -0.9), xlim=(0, 1.05 * most / 1e6))
 
 
-def to_png(figure: Figure, scale: float = 1.0, compress_level: int = 6) -> bytes:
-    """Draw a figure as PNG; `scale` 2 gives twice the pixels, for screens that have them."""
+def to_png(figure: Figure, scale: float = 1.0, compress_level: int = 6, description: str = "") -> bytes:
+    """Draw a figure as PNG; `scale` 2 gives twice the pixels, for screens that have them.
+
+    `description`: a text that the file keeps, such as what the figure is drawn from.
+    """
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=scale * DOTS_PER_INCH, pil_kwargs={"compress_level": compress_level})
+    figure.savefig(
+        buffer,
+        format="png",
+        dpi=scale * DOTS_PER_INCH,
+        metadata={"Description": description} if description else None,
+        pil_kwargs={"compress_level": compress_level},
+    )
     return buffer.getvalue()

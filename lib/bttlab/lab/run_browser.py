@@ -1,7 +1,7 @@
 """Browse runs: filter them, overlay their curves, load a checkpoint."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 import pandas as pd
@@ -11,8 +11,14 @@ from bttlab.lab.explorer import Explorer, button, control, row
 from bttlab.lab.picture import WRAPPED_CLASS
 from bttlab.runs import Checkpoint, CheckpointStore, runs_table
 from bttlab.runs.metrics import read_curves
+from bttlab.runs.module import model_of_run
 from bttlab.runs.table import where
 from bttlab.util.errors import BttlabError
+
+if TYPE_CHECKING:
+    from bttlab.data import Corpus
+    from bttlab.model import ModelConfig
+    from bttlab.model.module import ModuleConfig
 
 MOST_CURVES = len(PALETTE)  # that can be told apart
 SHOWN = 200  # runs in the list
@@ -56,21 +62,54 @@ class RunBrowser(Explorer):
         """The rows of `bttlab.runs.runs_table` that are selected."""
         return [self._found[name] for name in self.runs.value]
 
-    def checkpoint(self) -> Checkpoint:
+    def checkpoint(self, corpus: "Corpus | None" = None) -> Checkpoint:
         """Return the checkpoint of the first selected run; the browser says if the last one is damaged.
 
-        Load its parameters into a trainer of its `settings.config`; if that is of a module of your own, into one of the
-        model that `bttlab.runs.model_of_run` returns for the run's folder and the checkpoint.
+        Load its parameters into a trainer of `model`.
 
-        Raises BttlabError if none is selected, or it has no checkpoint.
+        Parameters
+        ----------
+        corpus : Corpus, optional
+            What its predictions are to be compared with, or decoded by.
+
+        Returns
+        -------
+        Checkpoint
+            The last one that is sound.
+
+        Raises
+        ------
+        BttlabError
+            If none is selected, it has no checkpoint, or it was trained on another corpus than `corpus`.
         """
+        run = self._first()
+        checkpoint, warning = CheckpointStore(Path(run["folder"])).load()
+        if corpus is not None and not checkpoint.corpus.is_of(corpus):
+            raise BttlabError(
+                f"{run['name']} was trained on the corpus {checkpoint.corpus.name}, whose labels and words have other "
+                f"numbers than those of {corpus.name}: select a run of {corpus.name}, or load the corpus of the run"
+            )
+        self._tell(warning)
+        return checkpoint
+
+    def model(self) -> "ModelConfig | ModuleConfig":
+        """Return the model of the first selected run; that of a module of your own runs the copies of its files.
+
+        Raises BttlabError as `checkpoint`, and RunError if a module is not the one that was trained.
+        """
+        model, note = model_of_run(Path(self._first()["folder"]), self.checkpoint())
+        self._tell(note)
+        return model
+
+    def _first(self) -> Any:
         if not self.chosen:
             raise BttlabError("no run is selected: click on one in the list")
-        checkpoint, warning = CheckpointStore(Path(self.chosen[0]["folder"])).load()
-        if warning:
-            self._note = warning
+        return self.chosen[0]
+
+    def _tell(self, note: str | None) -> None:
+        if note:
+            self._note = note
             self.refresh()
-        return checkpoint
 
     def _update(self) -> tuple[str, str]:
         if self.condition.value != self._applied or not self._found:

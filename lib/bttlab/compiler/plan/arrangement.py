@@ -285,7 +285,9 @@ def _block(sizes, of, to, inside, rows) -> _Block | None:
 
 
 @lru_cache(BLOCKS)
-def _block_of(shape: tuple[int, ...], strides_in: tuple[int, ...], strides_out: tuple[int, ...], rows: int) -> _Block | None:
+def _block_of(
+    shape: tuple[int, ...], strides_in: tuple[int, ...], strides_out: tuple[int, ...], rows: int
+) -> _Block | None:
     """Return the block of an array's elements, from a cache: layers and flows of a model have the same ones.
 
     `strides_in`, `strides_out`: of each axis, before and after, in elements.

@@ -56,8 +56,13 @@ class _Clockwork:
         imported = {
             key: clocks[name] for key, value in names.items() for name in CLOCKS if value is getattr(time, name)
         }
-        with patch.dict(names, imported), patch.multiple(time, **clocks):
-            return done(function(self, *arguments))
+        kept = {key: names[key] for key in imported}  # patch.dict would take all names away for a moment
+        with patch.multiple(time, **clocks):
+            names.update(imported)
+            try:
+                return done(function(self, *arguments))
+            finally:
+                names.update(kept)
 
     def _in_place_of(self, clock: Callable[[], float], unit: float) -> Callable[[], float]:
         """Return a clock that gives this time to the present thread; a second has `unit` of its units."""
