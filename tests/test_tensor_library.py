@@ -13,7 +13,15 @@ from torch.nn.utils import parametrize, prune
 from torch.utils.flop_counter import FlopCounterMode
 
 from bttlab.compiler.builder import MAX_RANK
-from bttlab.tensor import FLOWS, ShapeError, TTLinear, TTMEmbedding, choose_modes, compress, tt_to_matrix
+from bttlab.tensor import (
+    FLOWS,
+    ShapeError,
+    TTLinear,
+    TTMEmbedding,
+    choose_modes,
+    compress,
+    tt_to_matrix,
+)
 from bttlab.tensor.compression import CARD_RANK
 from bttlab.tensor.shapes import check_row_modes, table_modes
 from bttlab.tensor.tt import tt_svd
@@ -573,3 +581,85 @@ def test_torch_fx_keeps_the_layers_whole():
     for layer in layers:
         with pytest.raises(TypeError, match=f"traces {type(layer).__name__} as one call: trace a module around it"):
             torch.fx.symbolic_trace(layer)
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("make", [lambda r: TTLinear(8, 8, (2, 2, 2), (2, 2, 2), r), lambda r: embedding_of_rank(r)])
+def test_cores_keep_their_order_after_a_parametrization_or_pruning_is_removed(rank, make):
+    class Double(nn.Module):
+        def forward(self, core):
+            return 2 * core
+
+    layer = make(rank)
+    layer.cores[0].data *= 2
+    wanted = layer.to_dense()
+    layer.cores[0].data /= 2
+    parametrize.register_parametrization(layer.cores, "0", Double())
+    parametrize.remove_parametrizations(layer.cores, "0")
+    torch.testing.assert_close(layer.to_dense(), wanted)
+    prune.remove(prune.identity(layer.cores, "0"), "0")
+    torch.testing.assert_close(layer.to_dense(), wanted)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*")
+def test_hooks_on_cores_that_do_not_run_are_refused():
+    for hook in (nn.utils.weight_norm, nn.utils.spectral_norm):
+        layer = small()
+        hook(layer.cores, "1")
+        with pytest.raises(ShapeError, match=r"core 1 has the parameter 1_.*: use torch\.nn\.utils\.parametrizations"):
+            layer(torch.zeros(1, 12, dtype=torch.float64))
+
+
+def test_writing_to_parametrized_cores_is_refused():
+    layer = small()
+    cores = [core.detach() for core in layer.cores]
+    parametrize.register_parametrization(layer.cores, "1", nn.Identity())
+    for write in (lambda: layer.set_cores(cores), layer.reset_parameters):
+        with pytest.raises(ShapeError, match="core 1 is parametrized or pruned, so writing to it would be lost"):
+            write()
+
+
+def test_a_conversion_of_parametrized_weights_stays_trained():
+    layer = small()
+    for k in range(len(layer.cores)):
+        parametrize.register_parametrization(layer.cores, str(k), nn.Identity())
+    assert layer.to_linear().weight.requires_grad
+    with torch.no_grad():
+        made = TTLinear.from_linear(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)), 2)
+    assert all(core.requires_grad for core in made.cores)
+
+
+@pytest.mark.parametrize("ids", [[59, 60], [-1, 3]])
+def test_rows_that_only_pad_a_table_are_refused_in_transforms(ids):
+    table = TTMEmbedding(60, 8, (4, 4, 4), (2, 2, 2), 2)
+    known = torch.tensor([59, 3])
+    for call in (torch.compile(table, backend="eager"), vmap(table), torch.jit.trace(table, known)):
+        torch.testing.assert_close(call(known), table(known))
+        with pytest.raises((RuntimeError, IndexError)):
+            call(torch.tensor(ids))
+
+
+def test_a_table_has_batched_gradients():
+    table = TTMEmbedding(8, 8, (2, 2, 2), (2, 2, 2), 2)
+    y, v = table(torch.tensor([1, 5, 5])), torch.randn(4, 3, 8)
+    batched = torch.autograd.grad(y, list(table.cores), v, is_grads_batched=True, retain_graph=True)
+    for k in range(4):
+        single = torch.autograd.grad(y, list(table.cores), v[k], retain_graph=True)
+        torch.testing.assert_close([grads[k] for grads in batched], list(single))
+
+
+def test_dense_weights_under_autocast():
+    table, layer = embedding_of_rank(2), TTLinear(12, 12, (3, 2, 2), (2, 2, 3), 3)
+    dense = table.to_embedding().weight, layer.to_linear().weight
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close((table.to_embedding().weight, layer.to_linear().weight), dense, rtol=0, atol=0)
+        assert TTMEmbedding(8, 8, (2, 2, 2), (2, 2, 2), 2).weight.dtype == torch.bfloat16  # a head that shares it
+
+
+def test_a_number_as_the_input_and_a_flow_set_later_are_refused():
+    layer = small()
+    with pytest.raises(ShapeError, match=r"input has shape \(\): its last dimension must be in_features = 12"):
+        layer(torch.tensor(1.0))
+    layer.flow = "left_to_right"
+    with pytest.raises(ShapeError, match="flow is 'left_to_right': choose one of"):
+        layer(torch.zeros(1, 12))

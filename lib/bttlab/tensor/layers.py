@@ -1,7 +1,7 @@
 """TT linear layer and TTM embedding as PyTorch modules: thin wrappers around the functions of this package."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
@@ -49,23 +49,39 @@ class _Train(nn.Module):
 
     cores: nn.ParameterList
     core_map: nn.Module | None
-    _count: int  # of cores
+    _names: tuple[str, ...]  # of the cores in `cores`, in order
 
     def used_cores(self) -> Sequence[Tensor]:
         """Return the cores that the layer uses: the parameters, or the result of `core_map` for them."""
         # _parameters, because iterating over a ParameterList takes half as long as both products with the tokens
-        cores: Any = list(self.cores._parameters.values())
-        if len(cores) < self._count or any(name.endswith("_orig") for name in self.cores._parameters):
-            cores = self._reparametrized()
+        parameters: Any = self.cores._parameters
+        cores = list(parameters.values()) if tuple(parameters) == self._names else self._cores_by_name()
         return cores if self.core_map is None else self.core_map(cores)
 
-    def _reparametrized(self) -> list[Tensor]:
-        """Return the cores with their parametrizations applied; refuse pruned cores, which PyTorch would not apply."""
-        pruned = next((name for name in self.cores._parameters if name.endswith("_orig")), None)
-        if pruned is not None:
-            core = pruned.removesuffix("_orig")
-            raise ShapeError(f"core {core} is pruned, which has no effect here: call prune.remove first")
-        return [getattr(self.cores, str(k)) for k in range(self._count)]
+    def _cores_by_name(self) -> list[Tensor]:
+        """Return the cores in order, with their parametrizations applied; refuse what PyTorch would not apply.
+
+        PyTorch puts a parameter last when it removes its parametrization or pruning.
+        """
+        hooked = next((name for name in self.cores._parameters if name not in self._names), None)
+        if hooked is not None:
+            core = hooked.split("_")[0]
+            if hasattr(self.cores, f"{core}_mask"):
+                raise ShapeError(f"core {core} is pruned, which has no effect here: call prune.remove first")
+            raise ShapeError(
+                f"core {core} has the parameter {hooked}, which has no effect here: use torch.nn.utils.parametrizations"
+            )
+        return [getattr(self.cores, name) for name in self._names]
+
+    def _stored_cores(self) -> list[nn.Parameter]:
+        """Return the parameters themselves; refuse computed ones, since writing to these would be lost."""
+        for name in self._names:
+            if name not in self.cores._parameters:
+                raise ShapeError(
+                    f"core {name} is parametrized or pruned, so writing to it would be lost: call "
+                    "parametrize.remove_parametrizations or prune.remove first"
+                )
+        return [self.cores._parameters[name] for name in self._names]  # pyright: ignore[reportReturnType]
 
     def to_dense(self) -> Tensor:
         raise NotImplementedError
@@ -97,7 +113,7 @@ class _Train(nn.Module):
         actual, wanted = [tuple(core.shape) for core in cores], self._shapes_of(cores)
         if actual != wanted:
             raise ShapeError(f"cores have the shapes {actual}: the layer's modes and these ranks give {wanted}")
-        for parameter, core in zip(self.cores, cores, strict=True):
+        for parameter, core in zip(self._stored_cores(), cores, strict=True):
             if parameter.shape != core.shape:
                 parameter.grad = None
                 # An earlier graph may keep the node that accumulates gradients of the old shape. PyTorch 2.13 replaces
@@ -166,12 +182,10 @@ class TTLinear(_Train):
         self.in_features, self.out_features = in_features, out_features
         self.out_modes = check_modes("out_modes", out_modes, out_features)
         self.in_modes = check_modes("in_modes", in_modes, in_features)
-        if flow not in (*FLOWS, "auto"):
-            raise ShapeError(f"flow is {flow!r}: choose one of {', '.join(FLOWS)}, auto")
-        self.flow = flow
+        self.flow = _checked_flow(flow)
         options = {"device": device, "dtype": dtype}
         self.cores = nn.ParameterList(torch.empty(shape, **options) for shape in tt_shapes(out_modes, in_modes, rank))
-        self._count, self._ranks = len(self.cores), _inner_ranks(list(self.cores))
+        self._names, self._ranks = _names(self.cores), _inner_ranks(list(self.cores))
         self.bias = nn.Parameter(torch.empty(out_features, **options)) if bias else None
         self.core_map = None
         self.reset_parameters()
@@ -190,7 +204,7 @@ class TTLinear(_Train):
         `rank` and `error` are as for `matrix_to_tt`. The modes, (out_modes, in_modes), are by default three factors of
         each size, as equal as its prime factors allow. Raises ShapeError if modes, rank or error do not fit.
         """
-        weight = layer.weight
+        weight, trained = weight_of(layer)
         outs, ins = modes or (choose_modes(layer.out_features, ENDS), choose_modes(layer.in_features, ENDS)[::-1])
         cores = matrix_to_tt(weight, outs, ins, rank, error)
         bias = layer.bias is not None
@@ -206,7 +220,7 @@ class TTLinear(_Train):
             weight.dtype,
         )
         made.set_cores(cores)
-        made.cores.requires_grad_(weight.requires_grad)
+        made.cores.requires_grad_(trained)
         if bias:
             made.bias = nn.Parameter(layer.bias.detach().clone(), layer.bias.requires_grad)
         return made.train(layer.training)
@@ -218,8 +232,9 @@ class TTLinear(_Train):
         layer = nn.Linear(
             self.in_features, self.out_features, self.bias is not None, device=core.device, dtype=core.dtype
         )
-        layer.weight.copy_(self.to_dense())
-        layer.weight.requires_grad_(any(core.requires_grad for core in self.cores))
+        with _full_precision(core):
+            layer.weight.copy_(self.to_dense())
+        layer.weight.requires_grad_(any(core.requires_grad for core in self.cores.parameters()))
         if self.bias is not None:
             layer.bias.copy_(self.bias)
             layer.bias.requires_grad_(self.bias.requires_grad)
@@ -227,7 +242,7 @@ class TTLinear(_Train):
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw new cores from `generator` (default: PyTorch's global one) and set the bias to zero."""
-        _normal(self.cores, xavier_std(self.in_features, self.out_features), generator)
+        _normal(self._stored_cores(), xavier_std(self.in_features, self.out_features), generator)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -246,7 +261,7 @@ class TTLinear(_Train):
         """Map input of shape (..., in_features) to (..., out_features)."""
         if isinstance(input, Proxy):
             return _symbolic(self, input)
-        if input.shape[-1] != self.in_features:
+        if input.shape[-1:] != (self.in_features,):
             raise ShapeError(
                 f"input has shape {tuple(input.shape)}: its last dimension must be in_features = {self.in_features}"
             )
@@ -260,7 +275,7 @@ class TTLinear(_Train):
 
     def _flow_for(self, x: Tensor) -> Flow:
         if self.flow != "auto":
-            return FLOWS[self.flow]
+            return FLOWS[_checked_flow(self.flow)]
         if torch.compiler.is_compiling():  # torch.compile cannot trace the search for an order
             return FLOWS["bidirectional"]
         tokens = max(1, x.numel() // self.in_features)  # without tokens the order does not matter
@@ -316,13 +331,13 @@ class TTMEmbedding(_Train):
         self.column_modes = check_modes("column_modes", column_modes, embedding_dim)
         shapes = ttm_shapes(row_modes, column_modes, rank)
         self.cores = nn.ParameterList(torch.empty(shape, device=device, dtype=dtype) for shape in shapes)
-        self._count, self._is_padded = len(shapes), math.prod(self.row_modes) > num_embeddings
+        self._names, self._is_padded = _names(shapes), math.prod(self.row_modes) > num_embeddings
         self.core_map = None
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw new cores from `generator` (default: PyTorch's global one)."""
-        _normal(self.cores, EMBEDDING_STD, generator)
+        _normal(self._stored_cores(), EMBEDDING_STD, generator)
 
     @classmethod
     def from_embedding(
@@ -343,7 +358,7 @@ class TTMEmbedding(_Train):
         if option := option_to_lose(layer, ignore_padding):
             way_out = ", or give ignore_padding=True if the model masks its padding" if "padding" in option else ""
             raise ShapeError(f"the embedding has {option}, which a TTM has not: keep it dense{way_out}")
-        table = layer.weight
+        table, trained = weight_of(layer)
         rows, columns = modes or (table_modes(layer.num_embeddings, ENDS), choose_modes(layer.embedding_dim, ENDS))
         count = max(len(rows), len(columns))
         rows, columns = ((*sizes, *[1] * (count - len(sizes))) for sizes in (rows, columns))
@@ -352,17 +367,19 @@ class TTMEmbedding(_Train):
             layer.num_embeddings, layer.embedding_dim, rows, columns, _inner_ranks(cores), table.device, table.dtype
         )
         made.set_cores(cores)
-        made.cores.requires_grad_(table.requires_grad)
+        made.cores.requires_grad_(trained)
         return made.train(layer.training)
 
     @torch.no_grad()
     def to_embedding(self) -> nn.Embedding:
         """Return a dense table with the same rows."""
-        core, table = self.cores[0], self.to_dense()
+        core = self.cores[0]
+        with _full_precision(core):
+            table = self.to_dense()
         layer = nn.Embedding(
             self.num_embeddings, self.embedding_dim, device=core.device, dtype=core.dtype, _weight=table
         )
-        layer.weight.requires_grad_(any(core.requires_grad for core in self.cores))
+        layer.weight.requires_grad_(any(core.requires_grad for core in self.cores.parameters()))
         return layer.train(self.training)
 
     def _shapes_of(self, cores: Sequence[Tensor]) -> list[tuple[int, ...]]:
@@ -380,7 +397,10 @@ class TTMEmbedding(_Train):
             if self._is_padded and not _plain() and input.numel() and not input.is_meta:
                 self._check_rows(input)
             if _plain():
-                rows, _ = lookup(row_digits(input.reshape(-1), self.row_modes), self.used_cores())
+                ids = input.reshape(-1)
+                if self._is_padded:  # an id of a row that only pads the table gets a first digit outside its mode
+                    ids = ids.where(ids < self.num_embeddings, math.prod(self.row_modes))
+                rows, _ = lookup(row_digits(ids, self.row_modes), self.used_cores())
             else:
                 rows = _TTMEmbeddingFunction.apply(input.reshape(-1), self.row_modes, *self.used_cores())
             return rows.reshape(*input.shape, rows.shape[1])
@@ -397,6 +417,12 @@ class TTMEmbedding(_Train):
     def extra_repr(self) -> str:
         ranks = [core.shape[3] for core in self.cores][:-1]
         return f"{self.num_embeddings}, {self.embedding_dim}, {self.row_modes}, {self.column_modes}, {ranks}"
+
+
+@torch.enable_grad()
+def weight_of(layer: Any) -> tuple[Tensor, bool]:
+    """Return the weight of a dense layer, and whether it is trained; one with a parametrization is computed here."""
+    return layer.weight, layer.weight.requires_grad
 
 
 def option_to_lose(layer: nn.Embedding, ignore_padding: bool = False) -> str:
@@ -481,11 +507,27 @@ def _autocast(x: Tensor) -> AbstractContextManager:
     return torch.autocast(kind, torch.get_autocast_dtype(kind))
 
 
+def _full_precision(x: Tensor) -> AbstractContextManager:
+    """Return a context without torch.autocast for the device of x."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
+
+
+def _checked_flow(flow: str) -> str:
+    if flow not in FLOWS and flow != "auto":
+        raise ShapeError(f"flow is {flow!r}: choose one of {', '.join(FLOWS)}, auto")
+    return flow
+
+
+def _names(cores: Sized) -> tuple[str, ...]:
+    return tuple(map(str, range(len(cores))))
+
+
 def _inner_ranks(cores: Sequence[Tensor]) -> tuple[int, ...]:
     return tuple(core.shape[-1] for core in cores)[:-1]
 
 
-def _normal(cores: nn.ParameterList, entry_std: float, generator: torch.Generator | None) -> None:
+def _normal(cores: Sequence[Tensor], entry_std: float, generator: torch.Generator | None) -> None:
     std = core_std([core.shape for core in cores], entry_std)
     with torch.no_grad():
         for core in cores:

@@ -38,7 +38,8 @@ def ttm_to_matrix(cores: Sequence[Tensor]) -> Tensor:
     for core in cores[1:]:
         rows, columns, _ = matrix.shape
         _, m, n, rank = core.shape
-        matrix = torch.tensordot(matrix, core, 1).transpose(1, 2).reshape(rows * m, columns * n, rank)
+        product = matrix.flatten(0, 1) @ core.flatten(1)  # not tensordot, which torch.autocast does not know
+        matrix = product.view(rows, columns, m, n, rank).transpose(1, 2).reshape(rows * m, columns * n, rank)
     return matrix[:, :, 0]
 
 
@@ -140,4 +141,4 @@ def _scatter(core: Tensor, digit: Tensor, dpart: Tensor) -> Tensor:
     """Add the tokens' gradients of slices, (r_prev, tokens, n r_next), to the gradient of their core."""
     before, _, n, after = core.shape
     parts = dpart.reshape(before, digit.shape[0], n, after).to(core.dtype)  # torch.autocast gives lower precision
-    return torch.zeros_like(core).index_add_(1, digit, parts)
+    return parts.new_zeros(core.shape).index_add_(1, digit, parts)
