@@ -16,6 +16,7 @@ from bttlab.compiler.builder import MAX_RANK
 from bttlab.tensor import (
     FLOWS,
     ShapeError,
+    TTAttention,
     TTLinear,
     TTMEmbedding,
     choose_modes,
@@ -663,3 +664,34 @@ def test_a_number_as_the_input_and_a_flow_set_later_are_refused():
     layer.flow = "left_to_right"
     with pytest.raises(ShapeError, match="flow is 'left_to_right': choose one of"):
         layer(torch.zeros(1, 12))
+
+
+def attention_of_linears(**without_bias) -> TTAttention:
+    parts = {name: nn.Linear(16, 16, name not in without_bias) for name in ("query", "key", "value", "output")}
+    for part in parts.values():
+        nn.init.normal_(part.bias) if part.bias is not None else None
+    return TTAttention(**parts, num_heads=2)
+
+
+def test_attention_takes_each_mask_as_pytorch_does():
+    made = attention_of_linears()
+    dense, x, hidden = made.to_attention(), torch.randn(2, 5, 16), torch.zeros(2, 5, dtype=torch.bool)
+    hidden[1, 3:] = True
+    causal = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    wanted = dense(x, x, x, key_padding_mask=hidden, attn_mask=causal)[0]
+    torch.testing.assert_close(made(x, x, x, key_padding_mask=hidden, is_causal=True)[0], wanted)
+    heads = torch.randn(2, 5, 5)
+    wanted = dense(x[0], x[0], x[0], attn_mask=heads)[0]
+    torch.testing.assert_close(made(x[0], x[0], x[0], attn_mask=heads)[0], wanted)
+    with pytest.raises(ShapeError, match=r"key_padding_mask has torch\.int64: a mask is bool"):
+        made(x, x, x, key_padding_mask=hidden.long())
+
+
+def test_attention_with_some_biases_becomes_dense():
+    x = torch.randn(2, 5, 16)
+    for name in ("query", "output"):
+        made = attention_of_linears(**{name: False})
+        torch.testing.assert_close(made.to_attention()(x, x, x)[0], made(x, x, x)[0])
+    made.key = nn.Linear(8, 16)
+    with pytest.raises(ShapeError, match=r"take \[16, 8, 16\] features"):
+        made.to_attention()
