@@ -174,3 +174,55 @@ def test_lora_of_peft_trains_beside_gelu_and_tanh(fast, alpha):
     traced = trace(lora, LENGTH)
     assert any("lora_A" in name and name not in traced.frozen for name in traced.shapes)
     check_gradients(fast, traced, (2, LENGTH), 2e-4, least=1 / 50)
+
+
+class Twice(nn.Module):
+    """One layer under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = self.second = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+def test_a_layer_in_two_places_gets_one_adapter_in_both(tmp_path):
+    net, x = Twice(), torch.randn(3, 16)
+    adapt(net, 2)
+    assert isinstance(net.first, TTAdapter) and net.first is net.second
+    wanted = shaken(net)(x)
+    with pytest.raises(ShapeError, match="peft cannot hold second, which is the same layer as another"):
+        write_lora(net, tmp_path / "lora")
+    merge(net)
+    assert type(net.first) is nn.Linear and net.first is net.second
+    torch.testing.assert_close(net(x), wanted)
+
+
+def test_an_adapted_encoder_of_pytorch_computes_the_same_in_eval():
+    net = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), 1)
+    adapt(net, 2)
+    x = torch.randn(2, 3, 16)
+    wanted = shaken(net)(x)
+    with torch.no_grad():
+        torch.testing.assert_close(net.eval()(x), wanted)
+    with pytest.raises(ShapeError, match="weight of TTAdapter is computed"):
+        net.layers[0].linear1.weight.zero_()
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (Net, {"layers": "layers"}, "layers is 'layers': give a list of names"),
+        (Net, {"trained": "head"}, "trained is 'head': give a list of names"),
+        (adapted, {}, "the model has a TTAdapter at 'layers.0': call merge"),
+        (lambda: nn.Sequential(nn.Conv1d(1, 1, 1)), {}, "no layer gets an adapter"),
+        (lambda: nn.Linear(4, 4), {}, "no layer gets an adapter"),
+    ],
+)
+def test_what_cannot_be_adapted_is_refused_and_the_model_stays(model, options, message):
+    net = model()
+    trained = [parameter.requires_grad for parameter in net.parameters()]
+    with pytest.raises(ShapeError, match=message):
+        adapt(net, 2, **options)
+    assert [parameter.requires_grad for parameter in net.parameters()] == trained

@@ -117,3 +117,28 @@ def test_bert_tiny_fits_dense_with_a_cut_vocabulary_and_not_with_the_published_o
         compile(trace(model, 32))
     cut_vocabulary(model, range(1000))
     assert compile(trace(model, 32)).layout.vectors < 36864
+
+
+def test_a_table_in_two_places_is_cut_and_grown_in_both():
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = self.decoder = nn.Embedding(20, 4)
+
+    model = Pair()
+    cut = cut_vocabulary(model, torch.tensor([3, 5]))
+    assert model.encoder is model.decoder and model.decoder.num_embeddings == 2
+    model.requires_grad_(False)
+    cut.grow()
+    assert model.encoder is model.decoder and model.decoder.num_embeddings == 20
+    assert not model.decoder.weight.requires_grad
+
+
+def test_ids_that_are_not_whole_numbers_are_refused():
+    cut = cut_vocabulary(nn.Sequential(nn.Embedding(20, 4)), [3, 5])
+    assert cut.ids([]).shape == (0,)
+    for call in (lambda: cut.ids([3.7]), lambda: cut_vocabulary(nn.Sequential(nn.Embedding(20, 4)), [1], unknown=2.5)):
+        with pytest.raises(ShapeError, match="ids are float64: ids to keep must be whole numbers"):
+            call()
+    with pytest.raises(ShapeError, match="ids are in rows of different lengths"):
+        cut_vocabulary(nn.Sequential(nn.Embedding(20, 4)), [[1, 2], [3]])

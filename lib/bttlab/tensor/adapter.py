@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bttlab.tensor.compression import replace_layers
 from bttlab.tensor.layers import ENDS, TTLinear
+from bttlab.tensor.read_only import read_only
 from bttlab.tensor.shapes import ShapeError, choose_modes
 from bttlab.util.files import write_folder
 
@@ -47,6 +49,16 @@ class TTAdapter(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., in) to (..., out)."""
         return self.layer(x) + self.update(x)
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix with the update in it, to be read only, as that of `TTLinear`."""
+        return read_only(self.layer.weight + self.update.to_dense(), "TTAdapter")
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The bias of the frozen layer."""
+        return self.layer.bias
 
     @torch.no_grad()
     def lora(self) -> tuple[Tensor, Tensor]:
@@ -98,8 +110,13 @@ def adapt(
     Raises
     ------
     ShapeError
-        If a name fits no layer, or the rank is not allowed.
+        If a name fits no layer, no layer is left, the model has adapters, or the rank is not allowed.
     """
+    for argument, given in (("layers", layers), ("trained", trained)):
+        if isinstance(given, str):
+            raise ShapeError(f"{argument} is {given!r}: give a list of names")
+    if found := _adapters(model):
+        raise ShapeError(f"the model has a TTAdapter at {next(iter(found))!r}: call merge(model) before adapt")
     names = dict(model.named_modules())
     linear = {name for name, module in names.items() if type(module) is nn.Linear and name}
     wanted = linear if layers is None else {name for name in linear if _fits(name, layers)}
@@ -108,10 +125,11 @@ def adapt(
             raise ShapeError(f"no layer of the model fits {unknown[0]!r}: its linear layers are {', '.join(linear)}")
     whole = [name for name in names if _fits(name, trained)]
     chosen = sorted(name for name in wanted if not any(f"{name}.".startswith(f"{one}.") for one in whole))
+    if not chosen:
+        raise ShapeError("no layer gets an adapter: the model has no nn.Linear inside that is not in trained")
     made = {name: TTAdapter(names[name], rank) for name in chosen}  # pyright: ignore[reportArgumentType]
     model.requires_grad_(False)
-    for name, adapter in made.items():
-        _put(model, name, adapter.train(names[name].training))
+    replace_layers(model, {names[name]: adapter.train(names[name].training) for name, adapter in made.items()})
     for name in whole:
         names[name].requires_grad_(True)
     return chosen
@@ -139,8 +157,7 @@ def merge(model: nn.Module) -> nn.Module:
     nn.Module
         The same model.
     """
-    for name, adapter in _adapters(model).items():
-        _put(model, name, adapter.to_linear())
+    replace_layers(model, {adapter: adapter.to_linear() for adapter in _adapters(model).values()})
     return model
 
 
@@ -175,6 +192,9 @@ def write_lora(model: nn.Module, folder: Path | str) -> None:
     found, base = _adapters(model), copy.deepcopy(model)
     if not found:
         raise ShapeError("the model has no TTAdapter: call adapt(model, rank) first")
+    everywhere = [name for name, one in model.named_modules(remove_duplicate=False) if isinstance(one, TTAdapter)]
+    if second := sorted({*everywhere} - {*found}):
+        raise ShapeError(f"peft cannot hold {second[0]}, which is the same layer as another: copy it before adapt")
     matrices = {name: adapter.lora() for name, adapter in found.items()}
     for name, adapter in found.items():
         _put(base, name, copy.deepcopy(adapter.layer))

@@ -1,12 +1,13 @@
 """Replace the dense layers of a model by tensor layers, and report the effect on each."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from bttlab.tensor.attention import TTAttention
 from bttlab.tensor.layers import TTLinear, TTMEmbedding, option_to_lose
@@ -156,17 +157,16 @@ def compress(
             layers.append(CompressedLayer(name, size, size, note="skipped"))
         elif reason:
             layers.append(CompressedLayer(name, size, size, note=reason))
-        elif not _is_attention(layer) and users[layer.weight] > 1:  # pyright: ignore[reportArgumentType]
-            layers.append(CompressedLayer(name, size, size, note="shares its weight with another layer"))
+        elif shared := next((name for name, one in layer.named_parameters() if users[one] > 1), ""):
+            note = f"shares its {shared.rpartition('.')[2]} with another layer"
+            layers.append(CompressedLayer(name, size, size, note=note))
         else:
             smaller, lines = _replaced(name, layer, Ranks(rank, error, max_rank), flow)
             layers += lines
             if smaller is not None:
                 made[layer] = smaller
+    replace_layers(model, made)
     for module in names.values():
-        for name, child in list(module._modules.items()):  # a module may have two names
-            if child in made:
-                setattr(module, name, made[child])
         if made and isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # in eval() it would give nested tensors to kernels of dense layers
     return Compression(layers, before, _count(model))
@@ -208,17 +208,25 @@ def decompress(model: nn.Module) -> list[str]:
         else:
             continue
         names.append(name)
+    replace_layers(model, made)
+    return names
+
+
+def replace_layers(model: nn.Module, made: Mapping[nn.Module, nn.Module]) -> None:
+    """Replace layers of a model in place, each under all of its names: a module may be in two places."""
     for module in list(model.modules()):
         for name, child in list(module._modules.items()):
             if child in made:
                 setattr(module, name, made[child])
-    return names
 
 
 def _reason_to_keep(layer: nn.Module, ignore_padding: bool) -> str:
     """Return why a layer stays dense: it has what its replacement would lose; "" if nothing."""
-    if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
-        return "has hooks"
+    for part in layer.modules():
+        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks:
+            return "has hooks"
+        if parametrize.is_parametrized(part):
+            return "has a parametrization"
     if isinstance(layer, nn.Embedding) and (option := option_to_lose(layer, ignore_padding)):
         return f"has {option}" + (": ignore_padding=True replaces it" if "padding" in option else "")
     return ""
@@ -248,10 +256,10 @@ def _replaced(name: str, layer: Any, ranks: Ranks, flow: str) -> tuple[nn.Module
         smaller = _made(layer, [min(rank, ranks.most) for rank in _ranks_of(smaller)], None, flow)
     if _count(smaller) >= size:
         return None, [CompressedLayer(name, size, size, note="cores would not be smaller")]
-    weight = layer.weight.detach()
     with torch.no_grad():
-        norm = weight.norm().clamp_min(torch.finfo(weight.dtype).tiny)
-        relative = float((smaller.to_dense() - weight).norm() / norm)
+        type_of_norm = torch.promote_types(layer.weight.dtype, torch.float32)  # norms of half precision overflow
+        weight, rebuilt = layer.weight.to(type_of_norm), smaller.to_dense().to(type_of_norm)
+        relative = float((rebuilt - weight).norm() / weight.norm().clamp_min(torch.finfo(type_of_norm).tiny))
     return smaller, [CompressedLayer(name, size, _count(smaller), _ranks_of(smaller), relative)]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,6 +12,8 @@ from bttlab.tensor.shapes import ShapeError
 
 def refusal(layer: str) -> ShapeError:
     """Return the error for writing to `weight` of a layer, with the ways to change the cores."""
+    if layer == "TTAdapter":
+        return ShapeError("weight of TTAdapter is computed from two layers, so writing to it would be lost: call merge")
     make = "TTLinear.from_linear" if layer == "TTLinear" else "TTMEmbedding.from_embedding"
     return ShapeError(
         f"weight of {layer} is rebuilt from its cores, so writing to it would be lost: use {make} or set_cores, "
@@ -42,13 +45,13 @@ class ReadOnly(Tensor):
     def __torch_function__(cls, func, types, args=(), kwargs=None) -> Any:
         kwargs = kwargs or {}
         sources = list(_read_only_in([*args, *kwargs.values()]))
-        first = next(iter([*args, *kwargs.values()])) if _writes(func) else None
+        first = next(iter([*args, *kwargs.values()])) if _writes(func) or kwargs.get("inplace") else None
         written = list(_read_only_in([first, kwargs.get("out")]))
         if written:
             raise refusal(written[0].layer)
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)
-        if getattr(func, "__name__", "") == "numpy":
+        if isinstance(result, np.ndarray):  # of numpy() and np.asarray
             result.flags.writeable = False
         if type(result) in (list, tuple):  # of views; named tuples have computed values
             return type(result)(_still_read_only(value, sources) for value in result)

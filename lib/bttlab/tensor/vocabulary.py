@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bttlab.tensor.compression import replace_layers
 from bttlab.tensor.layers import TTMEmbedding
 from bttlab.tensor.shapes import ShapeError
 
@@ -41,7 +42,7 @@ class VocabularyCut:
 
         Raises ShapeError for an id that is not kept, unless there is one for unknown tokens.
         """
-        tokens = np.asarray(tokens, np.int64)
+        tokens = _integers(tokens)
         places = np.searchsorted(self.kept, tokens).clip(max=len(self.kept) - 1)
         missing = self.kept[places] != tokens
         outside = tokens[(tokens < 0) | (tokens >= self.whole.num_embeddings)]
@@ -71,7 +72,8 @@ class VocabularyCut:
             )
         whole = self.whole.to(rows.device, rows.dtype)
         whole.weight[torch.from_numpy(self.kept).to(rows.device)] = rows
-        _set(self.model, self.name, whole.train(layer.training))
+        whole.requires_grad_(any(parameter.requires_grad for parameter in layer.parameters()))
+        replace_layers(self.model, {layer: whole.train(layer.training)})
         _tell_size(self.model, whole.num_embeddings)
         return whole
 
@@ -107,11 +109,11 @@ def cut_vocabulary(
         If there is no such table, another layer has its weight, or an id is not one of its rows.
     """
     name, layer = _table_of(model, table)
-    kept = np.unique(np.asarray(ids if isinstance(ids, np.ndarray | Tensor) else list(ids)))
-    if not kept.size or not np.issubdtype(kept.dtype, np.integer):
+    kept = np.unique(_integers(ids if isinstance(ids, np.ndarray | Tensor) else list(ids)))
+    if not kept.size:
         raise ShapeError("ids to keep must be whole numbers, and at least one: give those of the samples")
     extra = [x for x in (unknown, layer.padding_idx) if x is not None]
-    kept = np.unique([*kept.astype(np.int64).tolist(), *extra])
+    kept = np.unique([*kept.tolist(), *_integers(extra).tolist()])
     if kept[0] < 0 or kept[-1] >= layer.num_embeddings:
         bad = kept[0] if kept[0] < 0 else kept[-1]
         raise ShapeError(f"id {bad} is no row of {name}, which has {layer.num_embeddings}: is it another tokenizer's?")
@@ -125,7 +127,7 @@ def cut_vocabulary(
     cut.scale_grad_by_freq, cut.sparse = layer.scale_grad_by_freq, layer.sparse
     rows = weight.detach()[torch.from_numpy(kept).to(weight.device)]
     cut.weight = nn.Parameter(rows.clone(), weight.requires_grad)
-    _set(model, name, cut.train(layer.training))
+    replace_layers(model, {layer: cut.train(layer.training)})
     _tell_size(model, len(kept))
     return VocabularyCut(model, name, kept, layer, unknown)
 
@@ -147,9 +149,17 @@ def _table_of(model: nn.Module, table: str | None) -> tuple[str, nn.Embedding]:
     return next(iter(tables.items()))
 
 
-def _set(model: nn.Module, name: str, layer: nn.Module) -> None:
-    parent, _, key = name.rpartition(".")
-    setattr(model.get_submodule(parent), key, layer)
+def _integers(ids: Any) -> np.ndarray:
+    """Return ids as int64. Raises ShapeError if they are not whole numbers, or rows of different lengths."""
+    try:
+        array = np.asarray(ids.detach().cpu() if isinstance(ids, Tensor) else ids)
+    except ValueError:
+        raise ShapeError(
+            "ids are in rows of different lengths: give one list, [x for row in ids for x in row]"
+        ) from None
+    if array.size and not np.issubdtype(array.dtype, np.integer):
+        raise ShapeError(f"ids are {array.dtype}: ids to keep must be whole numbers; give those of the samples")
+    return array.astype(np.int64)
 
 
 def _tell_size(model: nn.Module, rows: int) -> None:
