@@ -143,12 +143,14 @@ def test_lookup_costs_are_those_of_the_run(data, tokens, pairs):
     "call, message",
     [
         (lambda: flow_cost("left", 1, (2,), (2,), 1), "flow is 'left': choose one of"),
-        (lambda: flow_cost("reconstruct", 0, (2,), (2,), 1), "tokens is 0: it must be at least 1"),
+        (lambda: flow_cost("reconstruct", 0, (2,), (2,), 1), "tokens is 0: it must be an integer of at least 1"),
         (lambda: flow_cost("reconstruct", 1, (2,), (2,), 0), "rank is 0"),
         (
             lambda: grouped_cost(((1,), (2,)), 1, (2,), (2,), 1),
             r"groups are \(\(1,\), \(2,\)\): they must add up to 1 and 1",
         ),
+        (lambda: flow_cost("reconstruct", 2.5, (2,), (2,), 1), "tokens is 2.5: it must be an integer"),
+        (lambda: optimal_cost(1, (2,), (2,), 1, search="all"), "search is 'all': choose dp or optimal"),
         (lambda: lookup_cost(-1, (2,), (2,), 1), "tokens is -1"),
         (lambda: optimal_cost(1, (2,), (), 1), r"in_modes are \(\)"),
     ],

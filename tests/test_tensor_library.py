@@ -5,6 +5,7 @@ import functools
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,12 +16,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from bttlab.compiler.builder import MAX_RANK
 from bttlab.tensor import (
     FLOWS,
+    BondGates,
+    QuantisedCores,
     ShapeError,
     TTAttention,
     TTLinear,
     TTMEmbedding,
     choose_modes,
     compress,
+    padded,
     tt_to_matrix,
 )
 from bttlab.tensor.compression import CARD_RANK
@@ -695,3 +699,58 @@ def test_attention_with_some_biases_becomes_dense():
     made.key = nn.Linear(8, 16)
     with pytest.raises(ShapeError, match=r"take \[16, 8, 16\] features"):
         made.to_attention()
+
+
+def test_layers_that_share_a_part_or_hook_one_stay_dense():
+    layers = [
+        nn.Linear(64, 64),
+        nn.Linear(64, 64),
+        *(nn.MultiheadAttention(64, 2) for _ in range(4)),
+        nn.Linear(64, 64),
+    ]
+    model = nn.Sequential(*layers)
+    layers[1].bias = layers[0].bias
+    layers[3].in_proj_weight = layers[2].in_proj_weight
+    parametrize.register_parametrization(layers[4].out_proj, "weight", nn.Identity())
+    layers[5].out_proj.register_full_backward_hook(lambda *_: None)
+    layers[6].register_full_backward_pre_hook(lambda *_: None)
+    notes = {layer.name: layer.note for layer in compress(model, 2).layers}
+    shared = ["shares its bias with another layer"] * 2 + ["shares its in_proj_weight with another layer"] * 2
+    wanted = dict(zip("012345", [*shared, "has a parametrization", "has hooks"], strict=True))
+    assert notes == wanted | {"6": "has hooks"}
+    assert list(model) == layers
+
+
+def test_the_error_of_a_half_precision_weight_is_that_of_its_values():
+    model = nn.Sequential(nn.Linear(256, 256)).half()
+    nn.init.normal_(model[0].weight, 0.0, 400.0)  # its norm is larger than float16 has
+    error = TTLinear.from_linear(copy.deepcopy(model[0]).float(), 4).requires_grad_(False)
+    weight = model[0].weight.detach().float()
+    wanted = (error.to_dense() - weight).norm() / weight.norm()
+    assert compress(model, 4).layers[0].error == pytest.approx(float(wanted), rel=1e-3)
+    with pytest.raises(ShapeError, match=r"too large for torch\.float16"):
+        tt_svd(torch.full((64, 64, 4), 3e3, dtype=torch.float16), 2)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (3, 0)])
+def test_a_tensor_without_elements_or_dimensions_has_no_train(shape):
+    with pytest.raises(ShapeError, match="it must have a dimension, and none of size 0"):
+        tt_svd(torch.zeros(shape), error=0.1)
+
+
+def test_core_maps_check_their_arguments():
+    with pytest.raises(ShapeError, match="bits is 1: it must be an integer from 2 to 24"):
+        QuantisedCores(1)
+    cores = [torch.ones(1, 2, 3), torch.ones(3, 2, 1)]
+    with pytest.raises(ShapeError, match=r"make BondGates\(\[3\]\)"):
+        BondGates([1])(cores)
+    for shapes in ([(1, 3, 3), (3, 2, 1)], [(1, 2, 2), (2, 2, 1)]):
+        with pytest.raises(ShapeError, match="modes stay, ranks are at least as large"):
+            padded(cores, shapes)
+
+
+def test_arrays_and_functions_in_place_do_not_write_to_a_weight():
+    layer = small().requires_grad_(False)
+    assert not np.asarray(layer.weight).flags.writeable
+    with pytest.raises(ShapeError, match="rebuilt from its cores"):
+        nn.functional.relu(layer.weight, inplace=True)

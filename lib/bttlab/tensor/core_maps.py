@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from bttlab.tensor.shapes import ShapeError, is_positive
+
 
 class BondGates(nn.Module):
     """A diagonal on each internal bond of a train, initially 1: a `core_map` of `TTLinear`.
@@ -30,7 +32,13 @@ class BondGates(nn.Module):
         return [self.speed * gate for gate in self.gates]
 
     def forward(self, cores: Sequence[Tensor]) -> list[Tensor]:
-        """Return the cores, each but the last multiplied by the diagonal on its right."""
+        """Return the cores, each but the last multiplied by the diagonal on its right.
+
+        Raises ShapeError if these have other ranks.
+        """
+        ranks, sizes = [core.shape[-1] for core in cores[:-1]], [len(gate) for gate in self.gates]
+        if ranks != sizes:
+            raise ShapeError(f"gates are of ranks {sizes} and the cores of {ranks}: make BondGates({ranks})")
         return [*(core * gate for core, gate in zip(cores[:-1], self.diagonals(), strict=True)), cores[-1]]
 
 
@@ -43,11 +51,18 @@ class QuantisedCores(nn.Module):
     Parameters
     ----------
     bits : int
-        Bits of an element, at least 2.
+        Bits of an element, from 2 to 24, as many as a float32 has.
+
+    Raises
+    ------
+    ShapeError
+        If the number of bits is not allowed.
     """
 
     def __init__(self, bits: int):
         super().__init__()
+        if not is_positive(bits) or not 2 <= bits <= 24:
+            raise ShapeError(f"bits is {bits!r}: it must be an integer from 2 to 24")
         self.bits = bits
 
     def forward(self, cores: Sequence[Tensor]) -> list[Tensor]:
@@ -74,10 +89,18 @@ def padded(cores: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Ten
     -------
     list of Tensor
         New cores of these shapes.
+
+    Raises
+    ------
+    ShapeError
+        If modes differ or a rank is smaller.
     """
     larger_cores = []
     for core, shape in zip(cores, shapes, strict=True):
-        larger = core.new_zeros(tuple(shape))
+        old, new = tuple(core.shape), tuple(shape)
+        if old[1:-1] != new[1:-1] or old[0] > new[0] or old[-1] > new[-1]:
+            raise ShapeError(f"a core of shape {old} is not padded to {new}: modes stay, ranks are at least as large")
+        larger = core.new_zeros(new)
         larger[tuple(slice(size) for size in core.shape)] = core
         larger_cores.append(larger)
     return larger_cores

@@ -11,7 +11,7 @@ slices of a core) are not counted.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bttlab.tensor.shapes import ShapeError, ttm_shapes
+from bttlab.tensor.shapes import ShapeError, is_positive, ttm_shapes
 
 Rank = int | Sequence[int]
 
@@ -163,6 +163,6 @@ def cost_of(forward: PassProducts, backward: PassProducts) -> Cost:
 
 
 def check_tokens(tokens: int) -> None:
-    """Raise ShapeError unless there is at least one token."""
-    if tokens < 1:
-        raise ShapeError(f"tokens is {tokens}: it must be at least 1")
+    """Raise ShapeError unless tokens are an integer of at least 1."""
+    if not is_positive(tokens):
+        raise ShapeError(f"tokens is {tokens!r}: it must be an integer of at least 1")

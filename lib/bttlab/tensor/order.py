@@ -323,8 +323,10 @@ def optimal_cost(
     Raises
     ------
     ShapeError
-        If tokens, modes or ranks are not allowed.
+        If tokens, modes, ranks or the search are not allowed.
     """
+    if search not in ("dp", "optimal"):
+        raise ShapeError(f"search is {search!r}: choose dp or optimal")
     import opt_einsum  # here, because training does not need it
 
     sizes, outs, ins = Order.sizes(tokens, out_modes, in_modes, rank), len(out_modes), len(in_modes)

@@ -36,7 +36,7 @@ def check_modes(name: str, modes: Iterable[int], size: int | None = None) -> tup
         If a mode is not an integer of at least 1, there are none, or their product is not `size`.
     """
     modes = tuple(modes) if isinstance(modes, Iterable) else (modes,)
-    if not modes or not all(_is_positive(mode) for mode in modes):
+    if not modes or not all(is_positive(mode) for mode in modes):
         raise ShapeError(f"{name} are {modes}: modes are integers of at least 1; give at least one")
     modes = tuple(int(mode) for mode in modes)
     if size is not None and math.prod(modes) != size:
@@ -52,7 +52,7 @@ def balanced_modes(size: int) -> tuple[int, int, int]:
 
     Raises ShapeError if the size is not an integer of at least 1.
     """
-    if not _is_positive(size):
+    if not is_positive(size):
         raise ShapeError(f"size is {size!r}: it must be an integer of at least 1")
     root = 1
     while (root + 1) ** 3 <= size:
@@ -124,7 +124,7 @@ def full_ranks(rank: int | Sequence[int], modes: int) -> tuple[int, ...]:
         If a rank is not an integer of at least 1, or their number does not fit.
     """
     ranks = tuple(rank) if isinstance(rank, Iterable) else (rank,) * (modes - 1)
-    if not all(_is_positive(value) for value in ranks) or not (isinstance(rank, Iterable) or _is_positive(rank)):
+    if not all(is_positive(value) for value in ranks) or not (isinstance(rank, Iterable) or is_positive(rank)):
         raise ShapeError(f"rank is {rank}: ranks are integers of at least 1")
     if len(ranks) != modes - 1:
         raise ShapeError(
@@ -211,7 +211,7 @@ def check_cores(shapes: Sequence[Sequence[int]], order: int) -> None:
         raise ShapeError(f"outer ranks are {ranks[0]} and {ranks[-1]}: both must be 1; reshape the outer cores")
 
 
-def _is_positive(value: object) -> bool:
+def is_positive(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
 

@@ -151,6 +151,8 @@ def tt_svd(tensor: Tensor, rank: int | Sequence[int] | None = None, error: float
     ShapeError
         If ranks or the error do not fit the tensor.
     """
+    if not tensor.ndim or not tensor.numel():
+        raise ShapeError(f"the tensor has shape {tuple(tensor.shape)}: it must have a dimension, and none of size 0")
     if (rank is None) == (error is None):
         raise ShapeError(f"rank is {rank} and error is {error}: give one of them")
     if error is not None and not 0 <= error < 1:
@@ -178,6 +180,11 @@ def tt_svd(tensor: Tensor, rank: int | Sequence[int] | None = None, error: float
         cores.append(u[:, :after].reshape(before, mode, after))
         rest, before = values[:after, None] * v[:after], after
     cores.append(rest.reshape(before, tensor.shape[-1], 1))
+    # The last core has the norm of the tensor.
+    if float(cores[-1].abs().max()) > torch.finfo(tensor.dtype).max:
+        raise ShapeError(
+            f"cores of this tensor are too large for {tensor.dtype}: convert it to float32 or bfloat16 first"
+        )
     return [core.to(tensor.dtype).contiguous() for core in cores]
 
 
