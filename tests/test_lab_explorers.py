@@ -8,12 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bttlab.lab import CompressionExplorer, FlowExplorer, spectra, truncate
+from bttlab.lab import CompressionExplorer, FlowExplorer, draw_truncation, spectra, truncate
 from bttlab.lab.charts import new_figure
 from bttlab.lab.explorer import Explorer
 from bttlab.lab.flow_trace import PASSES, trace_flow
 from bttlab.lab.picture import FIGURE_CLASS
-from bttlab.tensor import FLOWS, flow_cost, order_cost
+from bttlab.tensor import FLOWS, ShapeError, flow_cost, order_cost
 
 MODES = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple)
 
@@ -131,3 +131,24 @@ def test_a_slider_reaches_the_value_that_it_begins_with():
     explorer = FlowExplorer(tokens=200, rank=70)
     assert (explorer.tokens.value, explorer.rank.value, explorer.message) == (200, 70, "")
     explorer.close()
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(64, 48), (53, 6)])
+def test_a_matrix_of_other_sizes_is_explored(rows, columns):
+    explorer = CompressionExplorer(torch.nn.Linear(columns, rows).half().weight)
+    assert explorer.message == "" or "is more than some bonds can have" in explorer.message
+    assert math.prod(explorer.out_menu.value) == rows and math.prod(explorer.in_menu.value) == columns
+    assert explorer.truncation.parameters == sum(map(math.prod, explorer.truncation.shapes))
+
+
+def test_a_matrix_of_zeros_loses_nothing_and_modes_of_spectra_are_checked():
+    assert truncate(torch.zeros(8, 8), (2, 4), (4, 2), 3).error == 0
+    with pytest.raises(ShapeError, match="choose modes whose product is 8"):
+        spectra(torch.randn(8, 8), (2, 2), (4, 2))
+
+
+def test_every_matrix_is_drawn():
+    matrices = {str(k): torch.randn(8, 8) for k in range(9)}
+    assert len(draw_truncation(matrices, (2, 4), (4, 2), [1, 2]).figure.axes[0].lines) == 9
+    with pytest.raises(ShapeError, match="there is no matrix to draw"):
+        draw_truncation({}, (2, 4), (4, 2), [1, 2])

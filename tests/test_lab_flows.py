@@ -19,7 +19,7 @@ from bttlab.lab import (
     show_program,
 )
 from bttlab.lab.cycle_figures import KINDS, cycles_by_kind
-from bttlab.tensor import TTLinear, flow_cost, order_cost, order_of
+from bttlab.tensor import ShapeError, TTLinear, flow_cost, order_cost, order_of
 
 MODES = (12, 8, 8), (8, 8, 12)
 FLOWS = {"right to left": "right_to_left", "bi-directional": "bidirectional", "two merged": (2, 2)}
@@ -116,3 +116,8 @@ def test_a_wrong_result_is_named(layer, overlay, capsys, monkeypatch):
     x = torch.randn(2, 768)
     check_flow(overlay, layer, MINE, x, x)
     assert capsys.readouterr().out.endswith("wrong: dx, dG1\n")
+
+
+def test_a_path_with_the_name_of_a_known_flow_is_refused(layer):
+    with pytest.raises(ShapeError, match="'right to left' is the name of a known flow: give your path another name"):
+        compare_flows(layer, 13, {"right to left": MINE})

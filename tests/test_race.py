@@ -113,6 +113,12 @@ def test_the_figure_names_each_racer_and_how_it_is_known(raced):
         assert text in words or (text == "no energy meter" and "energy measured" in words)
 
 
+def test_the_figure_has_a_colour_for_each_of_many_racers(raced, monkeypatch):
+    monkeypatch.setattr(raced, "racers", [racer for racer in raced.racers if racer.laps][:1] * 9)
+    drawn = draw_race(raced).figure.axes[0].lines
+    assert len(drawn) == 9
+
+
 def test_the_command_writes_receipts_and_a_picture(tiny_airline, tmp_path, capsys):
     arguments = ("--data", tiny_airline, "--every", EVERY, "--most", EVERY)
     found = run_json(

@@ -1,5 +1,6 @@
 """Compare training on the U50 with a GPU: memory and energy with bands, energy to a quality, published ratios."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -266,7 +267,7 @@ class Savings:
         small_style(memory, "Memory occupied (modelled)", "MB ($10^6$ bytes)")
         small_style(energy, "Energy so far, J (modelled)", "samples trained on")
         shown, rows, names = thinned(np.arange(count + 1), 200), [], []
-        for contender, colour in zip(self.contenders, PALETTE, strict=False):
+        for contender, colour in zip(self.contenders, itertools.cycle(PALETTE), strict=False):
             low, middle, high = (value / 1e6 for value in contender.footprint)
             label = f"{contender.name}: {middle:,.0f} MB" + (f" ({low:,.0f} to {high:,.0f})" if high > low else "")
             rows.append((label, colour, contender.footprint))

@@ -1,6 +1,7 @@
 """TT-SVD of a matrix: cores, parameters, error and spectra over modes and rank, as a figure and under sliders."""
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.explorer import Explorer, control, row, slider
 from bttlab.lab.picture import Picture
 from bttlab.model import ModelConfig
-from bttlab.tensor import matrix_to_tt, tt_to_matrix
+from bttlab.tensor import ShapeError, check_modes, choose_modes, matrix_to_tt, tt_to_matrix
 
 MOST_MODE, MOST_RANK = 48, 128
 SMALL = 8.5  # points
@@ -59,8 +60,10 @@ def truncate(matrix: Tensor, out_modes: Sequence[int], in_modes: Sequence[int], 
     ShapeError
         If modes or rank are not allowed.
     """
+    matrix = _single(matrix)
     cores = matrix_to_tt(matrix, out_modes, in_modes, rank)
-    error = (tt_to_matrix(cores, out_modes) - matrix).norm() / matrix.norm()
+    lost, norm = (tt_to_matrix(cores, out_modes) - matrix).norm(), matrix.norm()
+    error = lost / norm if norm else norm  # of zeros nothing is lost
     shapes = tuple(tuple(core.shape) for core in cores)
     return Truncation(shapes, sum(core.numel() for core in cores), float(error))
 
@@ -82,11 +85,23 @@ def spectra(matrix: Tensor, out_modes: Sequence[int], in_modes: Sequence[int]) -
     -------
     list of Tensor
         Descending singular values of each bond.
+
+    Raises
+    ------
+    ShapeError
+        If modes are not allowed.
     """
-    modes = (*out_modes, *in_modes)
+    matrix = _single(matrix)
+    rows, columns = matrix.shape
+    modes = (*check_modes("out_modes", out_modes, rows), *check_modes("in_modes", in_modes, columns))
     norm = matrix.norm()
     rows = [math.prod(modes[:k]) for k in range(1, len(modes))]
     return [torch.linalg.svdvals(matrix.reshape(count, -1)) / norm for count in rows]
+
+
+def _single(matrix: Tensor) -> Tensor:
+    """Return a matrix without gradients, in single precision at least: there is no SVD in half precision."""
+    return matrix.detach().to(torch.promote_types(matrix.dtype, torch.float32))
 
 
 def draw_truncation(
@@ -107,12 +122,19 @@ def draw_truncation(
     -------
     Picture
         Two panels.
+
+    Raises
+    ------
+    ShapeError
+        If modes or a rank are not allowed, or there is no matrix.
     """
+    if not matrices:
+        raise ShapeError("there is no matrix to draw: give at least one")
     figure = new_figure(8.3, 3.2)
     left, right = figure.subplots(1, 2)
     style(left, "What is lost (measured)", "rank", "error, part of the norm")
     style(right, "What it costs", "rank", "parameters")
-    for (name, matrix), colour in zip(matrices.items(), PALETTE, strict=False):
+    for (name, matrix), colour in zip(matrices.items(), itertools.cycle(PALETTE), strict=False):
         cuts = [truncate(matrix, out_modes, in_modes, rank) for rank in ranks]
         left.semilogx(ranks, [cut.error for cut in cuts], "o-", label=name, color=colour)
     left.set_ylim(0, 1.05)
@@ -129,7 +151,7 @@ class CompressionExplorer(Explorer):
     Parameters
     ----------
     matrix : Tensor
-        Of two dimensions, (out, in).
+        Of two dimensions, (out, in). The explorer begins with the modes of the paper's layers if they fit its sizes.
     """
 
     def __init__(self, matrix: Tensor):
@@ -201,9 +223,10 @@ def factorisations(number: int, count: int = 3, most: int = MOST_MODE) -> list[t
 
 
 def _menu(name: str, number: int, modes: Sequence[int]) -> widgets.Dropdown:
-    offered = dict.fromkeys([tuple(modes), *factorisations(number, len(modes))])
+    first = tuple(modes) if math.prod(modes) == number else choose_modes(number, len(modes))
+    offered = dict.fromkeys([first, *factorisations(number, len(modes))])
     options = [(" x ".join(map(str, found)), found) for found in offered]
-    return control(widgets.Dropdown, name, "254px", 100, options=options, value=tuple(modes))
+    return control(widgets.Dropdown, name, "254px", 100, options=options, value=first)
 
 
 def _draw_train(axes: Axes, shapes: Sequence[tuple[int, int, int]], outputs: int) -> None:

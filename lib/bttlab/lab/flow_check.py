@@ -10,7 +10,7 @@ from bttlab.compiler.listing import instruction_line
 from bttlab.compiler.machine import M
 from bttlab.compiler.timing import time_program
 from bttlab.model import FLOW_TITLES
-from bttlab.tensor import Order, order_cost, order_of
+from bttlab.tensor import Order, ShapeError, order_cost, order_of
 
 TOLERANCE = 1e-5  # of the largest element of a tensor: FP32 has seven digits
 
@@ -25,9 +25,16 @@ def compare_flows(layer: Any, tokens: int, own: Mapping[str, Any]) -> None:
     tokens : int
         Number of rows of x.
     own : mapping of str to Order or str
-        Custom paths, by their names.
+        Custom paths, by their names, which are not those of the known flows.
+
+    Raises
+    ------
+    ShapeError
+        If a path is not valid, or its name is that of a known flow.
     """
     shape = layer.out_modes, layer.in_modes, [core.shape[2] for core in layer.used_cores()][:-1]
+    if taken := [name for name in own if name in FLOW_TITLES.values()]:
+        raise ShapeError(f"{taken[0]!r} is the name of a known flow: give your path another name")
     orders = {name: Order.of(order) for name, order in own.items()}
     orders |= {title: order_of(name, tokens, *shape) for name, title in reversed(FLOW_TITLES.items())}
     print(f"{tokens} tokens{'multiply-accumulates':>32}{'peak elements':>15}{'cycles (modelled)':>19}")

@@ -1,5 +1,6 @@
 """A race as a figure: loss, slot F1, energy and memory over the time of each racer's own clock."""
 
+import itertools
 import time
 
 from IPython.display import DisplayHandle
@@ -64,7 +65,7 @@ def draw_race(race: Race) -> Picture:
         axes.yaxis.set_major_formatter(NUMBERS)
     panels[0].xaxis.set_major_formatter(NUMBERS)
     panels[1].axhline(race.setting.target, color="0.5", linewidth=0.8, linestyle="--")
-    for racer, colour in zip(race.racers, PALETTE, strict=False):
+    for racer, colour in zip(race.racers, itertools.cycle(PALETTE), strict=False):
         if racer.laps:
             _draw(race, racer, panels, colour)
     if any(racer.laps for racer in race.racers):
