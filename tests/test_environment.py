@@ -55,6 +55,20 @@ def test_an_environment_with_pynq_4_has_its_lock_in_place_of_two_packages(projec
     assert done.returncode == 2 and "PYNQ=5: there are PYNQ=3, which is 3.0.1, and PYNQ=4" in done.stderr
 
 
+def test_the_lab_starts_in_a_folder_with_a_blank_in_its_name(tmp_path):
+    folder = tmp_path / "my lab"
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    shutil.copy(ROOT / "Makefile", folder)
+    for name, text in (("bttlab", "exit 0"), ("jupyter", 'printf "%s\\n" "$JUPYTER_CONFIG_PATH" "$@"')):
+        (folder / ".venv" / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / ".venv" / "bin" / name).chmod(0o755)
+    call = ["make", "--silent", "--old-file=.venv/.installed", "lab"]
+    done = subprocess.run(call, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"{folder}/tools/jupyter" in done.stdout.splitlines()
+    assert f"--ServerApp.root_dir={folder}" in done.stdout.splitlines()
+
+
 @pytest.mark.parametrize("seconds", [0.3, 0.8, 1.5])
 def test_an_environment_whose_making_was_killed_is_completed(project, seconds):
     """make, uv and pip end at once, wherever they are; the next call finishes what they began."""
