@@ -158,6 +158,14 @@ def test_conditions_choose_runs(three):
     assert _names("id == '0001abcd'") == ["run-1"]
 
 
+def test_a_key_in_a_text_is_text(three):
+    record = read_run(three / "run-2")
+    record.name = "it's dev.frame_accuracy"
+    record.write(three / "run-2")
+    assert _names('name == "it\'s dev.frame_accuracy" and dev.frame_accuracy < 0.3') == [record.name]
+    assert _names(r"name == 'it\'s dev.frame_accuracy'") == [record.name]
+
+
 @pytest.mark.parametrize(
     "condition, message",
     [

@@ -149,7 +149,9 @@ def where(table: "pd.DataFrame", condition: str) -> "pd.DataFrame":
     if table.empty:
         return table
     names = "|".join(re.escape(name) for name in sorted(map(str, table.columns), key=len, reverse=True) if "." in name)
-    quoted = re.sub(rf"(?<![\w.`])({names})(?![\w.`])", r"`\1`", condition) if names else condition
+    texts = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""  # a name in a text is no key
+    pattern = rf"({texts})|(?<![\w.`])({names})(?![\w.`])"
+    quoted = re.sub(pattern, lambda found: found[1] or f"`{found[2]}`", condition) if names else condition
     try:
         met = table.eval(quoted, engine="python")
     except Exception as error:  # the parser's, the evaluation's: a condition is an expression of Python
