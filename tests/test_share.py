@@ -56,6 +56,14 @@ def test_a_shared_record_has_no_paths_and_no_words(run, tmp_path, capsys):
     assert main(["runs", "show", str(given)]) == 0
 
 
+def test_a_copy_of_a_run_is_given_away_beside_it(run, tmp_path, capsys):
+    id, copy = read_run(run).id, shutil.copytree(run, run.with_name("copy"))
+    tiny_runs.resume(copy, epochs=2)
+    assert run_json(capsys, "runs", "export", "--share", tmp_path / "given", run, copy)["exported"] == 2
+    epochs = {path.name: read_run(path).configuration["epochs"] for path in (tmp_path / "given").iterdir()}
+    assert sorted(epochs) == [id, f"{id}-2"] and sorted(epochs.values()) == [1, 2]
+
+
 def test_shared_parameters_predict_elsewhere(run, tmp_path, capsys):
     id = read_run(run).id
     run_json(capsys, "runs", "export", "--share", tmp_path / "given", "--parameters", str(run))

@@ -1,6 +1,7 @@
 """A run to give away: its record and metrics, its checkpoint if asked for, and no paths of the machine it ran on."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,15 +26,19 @@ _PATH = re.compile(r"(?<![\w./])(?:~[\w-]*(?:/[^\s/:;,'\"()]+)+|(?:/[^\s/:;,'\"(
 def share(folders: Iterable[Path], to: Path, parameters: bool = False) -> list[str]:
     """Write runs to a new folder, one below it for each; return a note for each part of them that is left out.
 
+    It has the name of the run's id: ID, and ID-2, ID-3, ... of further runs with that id, such as copies.
     With `parameters` each has its latest checkpoint, with the vocabulary that its word embedding is of, the best one if
     there is one, and a module's files. Raises BttlabError if a run cannot be read, or the folder cannot be made or is
     not empty.
     """
     files: dict[str, bytes] = {}
     notes: list[str] = []
+    times: Counter[str] = Counter()  # copies of a run, and equal trials of two sweeps, have one id
     for folder in folders:
-        record = read_run(folder)
-        files |= {f"{record.id}/{name}": data for name, data in _shared(folder, parameters, notes).items()}
+        id = read_run(folder).id
+        times[id] += 1
+        below = id if times[id] == 1 else f"{id}-{times[id]}"
+        files |= {f"{below}/{name}": data for name, data in _shared(folder, parameters, notes).items()}
     try:
         write_folder(to, files)
     except OSError as error:
