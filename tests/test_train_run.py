@@ -29,6 +29,7 @@ from bttlab.runs import (
 )
 from bttlab.runs.folder import run_lock
 from bttlab.util.errors import BttlabError
+from command_line import run_json
 from tiny_runs import CONFIG, DEVICE, SIZES, Interrupter, metrics, resume, settings, train, write_corpus
 
 
@@ -112,6 +113,42 @@ def test_more_epochs_continue_as_if_asked_for_at_once(tmp_path, corpus):
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
     assert resume(tmp_path / "run").parameters_sha256 == whole.parameters_sha256  # nothing left but the test
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+
+
+def test_the_record_of_a_stopped_run_has_all_its_samples_and_both_devices(tmp_path, corpus):
+    train(tmp_path / "run", corpus, epochs=1)
+    result = resume_run(tmp_path / "run", {"epochs": 3}).train(Interrupter(1, interrupt), "another device")
+    figures = read_run(tmp_path / "run").figures
+    assert 0 < result.position < SIZES["train"] and result.epochs_done == 1
+    assert figures["samples"]["value"] == SIZES["train"] + result.position
+    assert figures["seconds"]["how"].endswith(f"around training on {DEVICE} and another device")
+    assert figures["dev.slot_f1"]["how"] == f"on the dev split, after {SIZES['train']} samples, on {DEVICE}"
+    assert figures["loss"]["how"] == f"mean of the last epoch, on {DEVICE}"
+    assert not [name for name in figures if name.startswith("test.")]  # that of epoch 1 is of other parameters
+    with pytest.raises(BttlabError, match=r"--epochs 1: \d+ samples? of epoch 2 are trained already; give at least 2"):
+        resume(tmp_path / "run", epochs=1)
+    resume(tmp_path / "run")
+    figures = read_run(tmp_path / "run").figures
+    assert figures["samples"]["value"] == 3 * SIZES["train"] and figures["test.slot_f1"]["how"].endswith(DEVICE)
+
+
+def test_a_damaged_record_is_not_replaced(tmp_path, corpus):
+    train(tmp_path / "run", corpus, epochs=1)
+    id, path = read_run(tmp_path / "run").id, tmp_path / "run" / "run.json"
+    whole = path.read_text()
+    for text in ("{", whole.replace('"format": 1', '"format": 2')):
+        path.write_text(text)
+        with pytest.raises(BttlabError, match=r"run\.json is no record of a run"):
+            resume(tmp_path / "run", epochs=2)
+        assert path.read_text() == text
+    path.write_text(whole)
+    assert resume(tmp_path / "run", epochs=2).epochs_done == 2 and read_run(tmp_path / "run").id == id
+
+
+def test_a_finished_run_keeps_the_learning_rate_that_it_was_trained_with(tmp_path, corpus, capsys):
+    train(tmp_path / "run", corpus, epochs=1)
+    rate = read_run(tmp_path / "run").configuration["learning_rate"]
+    assert run_json(capsys, "train", "--resume", tmp_path / "run", "--lr", "0.5")["learning_rate"] == rate
 
 
 def test_a_process_that_resumes_late_does_not_undo_what_another_trained(tmp_path, corpus):

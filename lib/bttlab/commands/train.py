@@ -5,6 +5,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from bttlab.commands import Outcome, devices, models
@@ -95,6 +96,7 @@ def _train(options: argparse.Namespace, started: Callable[[], None]) -> Outcome:
             f"nothing is left of the run in {training.folder}: {counted(settings.epochs, 'epoch')} trained and tested; "
             "train more with a larger --epochs"
         )
+        training.settings = replace(settings, learning_rate=training.checkpoint.settings.learning_rate)
         return _outcome(training, training.checkpoint.device, finished)
     opened = training.open_trainer(options.trust, options.wait, options.require_card)
     figures = U50Figures(training.model, training.lengths, settings.optimizer, settings.flow, settings.cards)

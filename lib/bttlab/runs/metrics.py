@@ -115,21 +115,27 @@ class MetricsLog:
             ) from None
 
 
-def quantities_of(lines: Sequence[dict[str, Any]], device: str) -> dict[str, Any]:
-    """Return the last scores, the loss and the training time of metrics on a device, in words, as figures."""
+def quantities_of(lines: Sequence[dict[str, Any]], device: str, samples: int = 0, seconds: float = 0.0) -> dict:
+    """Return the last scores, the loss and the training time of metrics as figures.
+
+    `device`, in words, has trained `samples` in `seconds` after the last line. Lines name theirs, but for old ones.
+    """
     figures: dict[str, dict[str, Any]] = {}
     done = 0
     for line in lines:
         done += line.get("samples") or 0
+        place = line.get("device") or device
         for split in ("dev", "test"):
-            scores, how = line.get(split) or {}, f"on the {split} split, after {done:,} samples, on {device}"
+            scores, how = line.get(split) or {}, f"on the {split} split, after {done:,} samples, on {place}"
             figures |= {f"{split}.{name}": measured(scores[name], "1", how) for name in SCORES if name in scores}
     trained = [line for line in lines if line.get("samples")]
-    if trained:
-        seconds = sum((line.get("seconds") or {}).get("value") or 0.0 for line in trained)
-        if (loss := trained[-1].get("mean_loss")) is not None:
-            figures["loss"] = measured(loss, "1", f"mean of the last epoch, on {device}")
-        figures["seconds"] = measured(seconds, "s", f"time.perf_counter on the host, around training on {device}")
+    places = [line.get("device") or device for line in trained]
+    if trained and (loss := trained[-1].get("mean_loss")) is not None:
+        figures["loss"] = measured(loss, "1", f"mean of the last epoch, on {places[-1]}")
+    if done := done + samples:
+        seconds += sum((line.get("seconds") or {}).get("value") or 0.0 for line in trained)
+        all_places = " and ".join(dict.fromkeys([*places, *([device] if samples else [])]))
+        figures["seconds"] = measured(seconds, "s", f"time.perf_counter on the host, around training on {all_places}")
         figures["samples"] = measured(done, "1", "counted")
     return {name: figure for name, figure in figures.items() if figure["value"] is not None}
 

@@ -207,9 +207,12 @@ class Run:
                 check_free(self.folder, self.model)  # again, now that no other process can write there
             else:
                 self.store.check_unchanged()
-            record = RunRecord("training", self.folder.name, configuration={}, device=device)
-            with contextlib.suppress(BttlabError):  # a new run has none
+            try:
                 record = read_run(self.folder)
+            except BttlabError:
+                if self.checkpoint is not None and (self.folder / RUN_FILE).exists():
+                    raise  # its id, beginning and learning rates would be lost
+                record = RunRecord("training", self.folder.name, configuration={}, device=device)
             if self.checkpoint is not None and not self._has_begun:  # run.json has what was before
                 self._rates = RateHistory.of(self.checkpoint.settings, record.configuration)
             self._rates.change(self.count, self.settings)
@@ -278,7 +281,10 @@ class Run:
                 del record.configuration["learning_rate"]
             if self._module is not None:
                 record.configuration["graph.sha256"] = self._module.graph_sha256
-            record.figures |= quantities_of(self.log.lines, self._device)
+            rest, seconds = len(self.losses) - self._line[0], self.seconds - self._line[1]
+            # Scores of the test are those of the last epoch, so an earlier one's go.
+            record.figures = {name: one for name, one in record.figures.items() if not name.startswith("test.")}
+            record.figures |= quantities_of(self.log.lines, self._device, rest, seconds)
             self._callback.on_record(record)
             try:
                 self._lock.check()

@@ -11,6 +11,7 @@ from bttlab.runs.checkpoint import CheckpointStore
 from bttlab.runs.folder import check_free
 from bttlab.runs.module import check_labels, model_of_run
 from bttlab.runs.run import Run
+from bttlab.runs.scores import counted
 from bttlab.runs.settings import RunError, RunSettings
 
 CHANGEABLE = ("epochs", "learning_rate", "device", "overlay", "keep", "data")  # of a run that is resumed
@@ -104,6 +105,12 @@ def resume_run(folder: Path, changes: Mapping[str, Any] | None = None, trust: bo
     if settings.epochs < checkpoint.epochs_done:
         raise RunError(
             f"--epochs {settings.epochs}: {checkpoint.epochs_done} are done already; give at least that many"
+        )
+    if settings.epochs == checkpoint.epochs_done and len(checkpoint.losses):
+        begun = settings.epochs + 1
+        raise RunError(
+            f"--epochs {settings.epochs}: {counted(len(checkpoint.losses), 'sample')} of epoch {begun} are trained "
+            f"already; give at least {begun}"
         )
     corpus = load_corpus(settings.data, settings.unknown_labels)
     if not checkpoint.corpus.is_of(corpus):
