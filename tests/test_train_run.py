@@ -132,6 +132,15 @@ def test_the_record_of_a_stopped_run_has_all_its_samples_and_both_devices(tmp_pa
     assert figures["samples"]["value"] == 3 * SIZES["train"] and figures["test.slot_f1"]["how"].endswith(DEVICE)
 
 
+def test_the_best_epoch_is_the_best_of_all_epochs_after_keep_last(tmp_path, corpus, monkeypatch):
+    monkeypatch.setattr("bttlab.runs.run.is_better", lambda scores, dev: scores["mean_loss"] < dev["mean_loss"])
+    train(tmp_path / "whole", corpus, epochs=3, keep="best")
+    train(tmp_path / "run", corpus, epochs=1, keep="best")
+    resume(tmp_path / "run", epochs=3, keep="last")
+    best = [read_checkpoint(tmp_path / name / "checkpoint.best.safetensors") for name in ("whole", "run")]
+    assert best[0].epochs_done == best[1].epochs_done > 1
+
+
 def test_a_damaged_record_is_not_replaced(tmp_path, corpus):
     train(tmp_path / "run", corpus, epochs=1)
     id, path = read_run(tmp_path / "run").id, tmp_path / "run" / "run.json"

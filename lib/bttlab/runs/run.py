@@ -373,7 +373,8 @@ class Run:
             self._callback.evaluation_begins(before + last)
             scores = self._score("dev", plan.utterances)
             earlier = [line["dev"] for line in self.log.lines if line.get("dev")]
-            is_best = self.settings.keep == "best" and all(is_better(scores, dev) for dev in earlier)
+            keeps = self.settings.keep == "best" or self.store.best.exists()  # which is no longer the best, otherwise
+            is_best = keeps and all(is_better(scores, dev) for dev in earlier)
             self._callback.evaluated(before + last, scores)
         # The line comes first: after a crash in between, the epoch is trained again and its line replaced.
         line = self._write_line(scores)
