@@ -62,7 +62,8 @@ def test_the_lab_starts_in_a_folder_with_a_blank_in_its_name(tmp_path):
     for name, text in (("bttlab", "exit 0"), ("jupyter", 'printf "%s\\n" "$JUPYTER_CONFIG_PATH" "$@"')):
         (folder / ".venv" / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
         (folder / ".venv" / "bin" / name).chmod(0o755)
-    call = ["make", "--silent", "--old-file=.venv/.installed", "lab"]
+    # Variables as without options: those of a `make test PYTHON=…` around this test would count otherwise.
+    call = ["make", "--silent", "--old-file=.venv/.installed", "PYTHON=", "VENV=.venv", "PYNQ=3", "lab"]
     done = subprocess.run(call, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert f"{folder}/tools/jupyter" in done.stdout.splitlines()

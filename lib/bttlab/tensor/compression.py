@@ -216,7 +216,7 @@ def replace_layers(model: nn.Module, made: Mapping[nn.Module, nn.Module]) -> Non
     """Replace layers of a model in place, each under all of its names: a module may be in two places."""
     for module in list(model.modules()):
         for name, child in list(module._modules.items()):
-            if child in made:
+            if child is not None and child in made:
                 setattr(module, name, made[child])
 
 

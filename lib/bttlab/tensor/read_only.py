@@ -50,11 +50,12 @@ class ReadOnly(Tensor):
         if written:
             raise refusal(written[0].layer)
         with torch._C.DisableTorchFunctionSubclass():
-            result = func(*args, **kwargs)
+            result: Any = func(*args, **kwargs)
         if isinstance(result, np.ndarray):  # of numpy() and np.asarray
             result.flags.writeable = False
-        if type(result) in (list, tuple):  # of views; named tuples have computed values
-            return type(result)(_still_read_only(value, sources) for value in result)
+        kind: Any = type(result)
+        if kind in (list, tuple):  # of views; named tuples have computed values
+            return kind(_still_read_only(value, sources) for value in result)
         return _still_read_only(result, sources)
 
 

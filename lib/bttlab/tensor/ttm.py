@@ -141,4 +141,7 @@ def _scatter(core: Tensor, digit: Tensor, dpart: Tensor) -> Tensor:
     """Add the tokens' gradients of slices, (r_prev, tokens, n r_next), to the gradient of their core."""
     before, _, n, after = core.shape
     parts = dpart.reshape(before, digit.shape[0], n, after).to(core.dtype)  # torch.autocast gives lower precision
-    return parts.new_zeros(core.shape).index_add_(1, digit, parts)
+    try:
+        return torch.zeros_like(core).index_add_(1, digit, parts)
+    except RuntimeError:  # of vmap: parts are a batch of gradients, and one core cannot hold their sums
+        return torch.zeros_like(core).index_add(1, digit, parts)
