@@ -362,7 +362,7 @@ def record_of(name: str, config: ModelConfig) -> Record:
     if own != theirs or record.batch != 1:
         raise RaceError(
             f"record {name} is of {record.label_of()}{f' ({others[0]})' if others else ''}: the race is of "
-            f"{config.title}, one sample a step; name another"
+            f"{config.title}, one sample a step; name another, or race without one: card cpu"
         )
     return record
 
