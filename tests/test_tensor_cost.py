@@ -23,7 +23,7 @@ from bttlab.tensor.ttm import lookup, lookup_backward, row_digits
 from bttlab.util.errors import BttlabError
 
 modes = st.lists(st.integers(1, 4), min_size=1, max_size=4)
-FREE = {"view", "detach", "_unsafe_view", "t", "transpose", "permute", "select", "slice", "new_zeros", "index_add_"}
+FREE = {"view", "detach", "_unsafe_view", "t", "transpose", "permute", "select", "slice", "zeros_like", "index_add_"}
 
 
 class Trace(TorchDispatchMode):
