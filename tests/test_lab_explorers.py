@@ -145,6 +145,7 @@ def test_a_matrix_of_zeros_loses_nothing_and_modes_of_spectra_are_checked():
     assert truncate(torch.zeros(8, 8), (2, 4), (4, 2), 3).error == 0
     with pytest.raises(ShapeError, match="choose modes whose product is 8"):
         spectra(torch.randn(8, 8), (2, 2), (4, 2))
+    assert all((bond == 0).all() for bond in spectra(torch.zeros(8, 8), (4, 2), (4, 2)))
 
 
 def test_every_matrix_is_drawn():

@@ -94,7 +94,7 @@ def spectra(matrix: Tensor, out_modes: Sequence[int], in_modes: Sequence[int]) -
     matrix = _single(matrix)
     rows, columns = matrix.shape
     modes = (*check_modes("out_modes", out_modes, rows), *check_modes("in_modes", in_modes, columns))
-    norm = matrix.norm()
+    norm = matrix.norm() if matrix.any() else 1.0  # zeros have zeros alone
     rows = [math.prod(modes[:k]) for k in range(1, len(modes))]
     return [torch.linalg.svdvals(matrix.reshape(count, -1)) / norm for count in rows]
 

@@ -53,9 +53,8 @@ class _Clockwork:
         """
         clocks = {name: self._in_place_of(getattr(time, name), unit) for name, unit in CLOCKS.items()}
         names = getattr(inspect.unwrap(function), "__globals__", {})
-        imported = {
-            key: clocks[name] for key, value in names.items() for name in CLOCKS if value is getattr(time, name)
-        }
+        own = list(names.items())  # a notebook's, to which a widget's thread may add some
+        imported = {key: clocks[name] for key, value in own for name in CLOCKS if value is getattr(time, name)}
         kept = {key: names[key] for key in imported}  # patch.dict would take all names away for a moment
         with patch.multiple(time, **clocks):
             names.update(imported)
