@@ -9,13 +9,14 @@ import pytest
 from bttlab.card import EmulatedU50, load_overlay
 from bttlab.card.processor import record_dtype, sample_records
 from bttlab.compiler import program as program_module
+from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.hazards import check_program
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import ModelProgram, Options, compile
 from bttlab.compiler.timing import time_program
 from bttlab.estimate.card import estimate
 from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer, loop
-from bttlab.model.loop import chunks
+from bttlab.model.loop import chunks, ends_sum, sum_end
 
 from processor_native import NativeProcessor
 from training_processor import SMALL, equal_bits, some_parameters, some_samples
@@ -77,6 +78,67 @@ def test_the_machines_loop(loop, fast):
         assert equal_bits(state, of)
 
 
+@pytest.mark.parametrize("name", ["sgd", "momentum"])
+def test_a_call_of_many_updates_is_a_call_for_each(fast, small, name):
+    optimizer = Optimizer(name, batch_size=3)
+    found = train(fast, small, (7,), optimizer), fast.store()
+    wanted = train(fast, small, (3, 6, 7), optimizer), fast.store()
+    assert found[0].tobytes() == wanted[0].tobytes()
+    for state, of in zip(found[1], wanted[1], strict=True):
+        assert equal_bits(state, of)
+
+
+def test_the_machines_loop_runs_flush_between_samples(loop, fast):
+    program, optimizer = compile(SMALL, Options(sums=True)), Optimizer("momentum", batch_size=3)
+    found, wanted = (train(processor, program, (7,), optimizer) for processor in (loop, fast))
+    assert found["loss"].tobytes() == wanted["loss"].tobytes()
+    assert found["cycles"].tolist() == [
+        time_program(program.sample, length, n % 3 > 0).cycles for n, length in enumerate(LENGTHS)
+    ]
+    flush = int(time_program(program.flush, 1).cycles)
+    assert found["flush_cycles"].tolist() == [0, 0, flush, 0, 0, flush, flush]
+    for state, of in zip(loop.store(), fast.store(), strict=True):
+        assert equal_bits(state, of)
+
+
+@pytest.mark.parametrize("bad", [3, 4, 5])
+def test_a_failed_sample_drops_its_own_sum_alone(fast, small, bad):
+    """The call ends with it; the updates before it are done, and nothing of its own is left in the sums."""
+    optimizer, samples = Optimizer("sgd", batch_size=3), some_samples(small.config, LENGTHS)
+    records = sample_records(small, samples, np.full(7, 0.05), optimizer)
+    states = []
+    for of_call in ((range(3),), (range(7),), (range(7), range(3))):
+        fast.load_program(small)
+        fast.load(some_parameters(small.config))
+        for each in of_call:
+            chosen = records[list(each)].copy()
+            if len(chosen) == 7:
+                chosen["scalars"][bad, 7] = np.inf
+            found = fast.train(chosen, optimizer)
+            assert (found["status"][: min(bad, len(found))] == M.DONE).all()
+            if len(chosen) == 7:
+                assert found["status"][bad] not in (M.DONE, M.NOT_REACHED)
+                assert (found["status"][bad + 1 :] == M.NOT_REACHED).all()
+        states.append(fast.store()[0])
+    assert equal_bits(states[1], states[0])
+    fast.load_program(small)
+    fast.load(states[0])
+    fast.train(records[:3].copy(), optimizer)
+    assert equal_bits(states[2], fast.store()[0])
+
+
+@pytest.mark.parametrize(("batch_size", "largest"), [(1, 32), (3, 32), (48, 32), (100, 32), (64, 64)])
+def test_sums_end_where_calls_for_each_would(batch_size, largest):
+    first, ends = 5, set()
+    while first < 300:
+        first = sum_end(first, batch_size, largest)
+        ends.add(first - 1)
+    samples = np.arange(5, 300)
+    found = ends_sum(samples, Optimizer("sgd", batch_size=batch_size), largest)
+    assert set(samples[found]) == {end for end in ends if end < 300}
+    assert ends_sum(samples, Optimizer("adamw", batch_size=batch_size), largest).all()
+
+
 @pytest.mark.long
 def test_hazards_of_the_papers_model():
     assert check_program(compile(ModelConfig(encoders=2), Options((2, 3), sums=True)), (2, 17)) == []
@@ -101,19 +163,41 @@ def state_after(trainer, optimizer: Optimizer, sizes: Sequence[int]) -> dict[str
     return trainer.store_parameters() | trainer.store_optimizer_state()
 
 
-@pytest.mark.parametrize("records", [1, 4, 7])
-def test_the_driver_calls_the_kernel_once_per_update(trainer, monkeypatch, records):
-    """Requests that end with an update leave the same bits, however many updates they have.
-
-    So they do if the samples' records are made for an update at a time, for one and a part of the next, or at once.
-    """
+@pytest.mark.parametrize(("records", "calls"), [(1, [3, 3, 1]), (4, [3, 4]), (6, [6, 1]), (7, [7])])
+def test_the_driver_calls_the_kernel_for_whole_updates(trainer, monkeypatch, records, calls):
+    """Requests that end with an update leave the same bits, however many updates they and their calls have."""
     optimizer = Optimizer("momentum", batch_size=3)
     parts = state_after(trainer, optimizer, [3, 3, 1])
     monkeypatch.setattr("bttlab.card.trainer.MOST_OF_RECORDS", records * record_dtype(trainer.program).itemsize)
+    made, run = [], trainer._run
+
+    def counted(command: int, samples: int = 0, *rest, **more):
+        made.extend([samples] if command == M.TRAIN else [])
+        return run(command, samples, *rest, **more)
+
+    monkeypatch.setattr(trainer, "_run", counted)
     whole = state_after(trainer, optimizer, [7])
-    assert trainer.program.sums
+    assert trainer.program.sums and made == calls
     assert equal_bits(whole, parts)
     assert not np.array_equal(whole["embedding.position.weight"], some_parameters(SMALL)["embedding.position.weight"])
+
+
+def test_the_profile_counts_each_flush(trainer):
+    state_after(trainer, Optimizer("sgd", batch_size=3), [])
+    trainer.profile()
+    trainer.train(some_samples(SMALL, LENGTHS), Optimizer("sgd", batch_size=3), 0.05)
+    program = trainer.program
+    runs = [time_program(program.sample, length, n % 3 > 0).cycles for n, length in enumerate(LENGTHS)]
+    assert sum(trainer.profile().values()) == sum(runs) + 3 * time_program(program.flush, 1).cycles
+
+
+def test_a_machine_that_ends_no_sums_refuses_the_program(trainer, monkeypatch):
+    image, plain = compile(SMALL, Options(sums=True)).image, compile(SMALL).image
+    assert (image[0, 1], plain[0, 1]) == (M.VERSION + M.WITH_SUMS, M.VERSION)
+    send = trainer._send
+    monkeypatch.setattr(trainer, "_send", lambda image: image[0, 1] == M.VERSION and send(image))
+    with pytest.raises(ProgramError, match="end sums of gradients: older overlays take none; rebuild it with: make"):
+        trainer.load_program(SMALL, optimizer=Optimizer("sgd", batch_size=3))
 
 
 def test_adamw_and_single_samples_take_the_plain_program(trainer):

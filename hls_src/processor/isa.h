@@ -69,7 +69,8 @@ enum Status {
 
 constexpr int MAGIC = 0x42545431;  // "1TTB"
 constexpr int VERSION = 2;
-// Version of a program whose samples bring rows of a table in their records: earlier machines refuse it.
-constexpr int ROWS_VERSION = 3;
+// Added to the version of a program whose samples bring rows of a table in their records, and of one that sums gradients, whose
+// FLUSH may follow any sample of a call: earlier machines refuse them.
+enum Feature { WITH_ROWS = 1, WITH_SUMS = 2, FEATURES = 4 };
 
 #endif

@@ -189,8 +189,8 @@ static int load_program(const IntVector *image, int vectors) {
     count_vectors(FROM_HBM, 2);
     const IntVector head = checked_vector(image, 0, checksum), model = checked_vector(image, 1, checksum);
     const int instructions = head[3];
-    const bool has_rows = head[1] == ROWS_VERSION;
-    if (head[0] != MAGIC || (head[1] != VERSION && !has_rows) || head[2] != DIGEST) return NO_PROGRAM;
+    const int features = head[1] - VERSION;
+    if (head[0] != MAGIC || features < 0 || features >= FEATURES || head[2] != DIGEST) return NO_PROGRAM;
     if (instructions < 0 || instructions > PROGRAM_DEPTH) return NO_PROGRAM;
     if (vectors != INSTRUCTIONS_AT + 2 * instructions) return NO_PROGRAM;
     int first = 0;  // each section begins where the one before ends
@@ -207,7 +207,7 @@ Sections:
     program.sequence_length = model[0];
     program.intents = model[1];
     program.slots = model[2];
-    program.token_vectors = has_rows ? model[8] : 0;
+    program.token_vectors = (features & WITH_ROWS) != 0 ? model[8] : 0;
 Offset_Limits:
     for (int s = 0; s < OFFSET_TABLES; s++) {
         program.offset_limit[s] = model[3 + s];

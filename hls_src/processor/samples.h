@@ -7,14 +7,15 @@
 constexpr int SEQUENCE_VECTORS = parts(SEQUENCE, LANES);
 // {tokens, intent, scalars}, token offsets, slot labels; rows of a table may follow.
 constexpr int RECORD_VECTORS = 1 + (OFFSET_TABLES + 1) * SEQUENCE_VECTORS;
-// {status, intent, losses, cycles, cycles of FLUSH after it}, slots.
+// {status, intent, losses, cycles, cycles of FLUSH if it follows}, slots.
 constexpr int RESULT_VECTORS = 1 + SEQUENCE_VECTORS;
 // Most samples of a call.
 constexpr int MAX_SAMPLES = 1 << 16;
 
 // Scalars of a record that the kernel itself reads; the program reads the others. SAME_UPDATE, unless 0: the sample belongs to the
-// same update as the one before it, so the moments do not decay.
-enum Scalar { RATE, STEP, ROOT, KEEP, SAME_UPDATE = 9 };
+// same update as the one before it, so the moments do not decay. ENDS_SUM, unless 0: FLUSH follows the sample, as it follows the
+// last one of a call.
+enum Scalar { RATE, STEP, ROOT, KEEP, SAME_UPDATE = 9, ENDS_SUM = 10 };
 
 struct Result {
     int status, intent;
@@ -105,7 +106,7 @@ Losses:
     result.loss = result.intent_loss + result.slot_loss;
 }
 
-// Adds the cycles of the last sample's update, which no other sample overlaps, to the last result of a call.
+// Adds the cycles of a FLUSH, which no sample overlaps, to the result of the sample before it.
 static void add_flush(IntVector *record, int cycles) {
     count_vectors(FROM_HBM, 1);
     count_vectors(TO_HBM, 1);

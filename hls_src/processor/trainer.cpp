@@ -3,7 +3,7 @@
 //   DESCRIBE      writes the machine's widths to results
 //   LOAD_PROGRAM  takes a program; `samples` counts the vectors of its image
 //   LOAD, STORE   parameters and moments from HBM into the chip, and back
-//   TRAIN         for each sample: forward and backward pass; its update beside the forward pass of the next
+//   TRAIN         for each sample: forward and backward pass; its update beside the forward pass of the next, or alone
 //   PREDICT       for each sample: forward pass only; loss against the labels of the record
 //
 // All state stays on chip between calls.
@@ -100,23 +100,21 @@ static int status_of(const Run &run, const Result &result, const Sample &sample,
 }
 
 // Executes a call as a sequence of runs of the machine's loop. LOAD: the CLEAR section, then one run per transfer. STORE: one
-// run per transfer. TRAIN and PREDICT: one run per sample; TRAIN ends with FLUSH, the last sample's update. The loop is called
-// in one place, so that HLS builds it once.
+// run per transfer. TRAIN and PREDICT: one run per sample; in TRAIN one of FLUSH follows the last sample, and each whose record
+// asks for it. The loop is called in one place, so that HLS builds it once.
 static void work(int command, int samples, const Optimizer &optimizer, const IntVector *records, IntVector *results,
                  Vector *memory) {
     const Range load_section = program.section[LOAD_SECTION], store_section = program.section[STORE_SECTION];
     const int all = command == LOAD ? transfer_vectors(load_section) : 0;
-    const int runs = command == LOAD    ? 1 + load_section.count
-                     : command == STORE ? store_section.count
-                     : command == TRAIN ? samples + 1
-                                        : samples;
+    const bool takes_samples = command == TRAIN || command == PREDICT;
+    int end = takes_samples ? samples : command == LOAD ? 1 + load_section.count : store_section.count;
     static Sample sample;
-    int pending = NOTHING, moved = 0, last = 0;
+    int pending = NOTHING, moved = 0, i = 0;
+    bool is_flush = false;
     float rate = 0.0f, step = 0.0f, root = 0.0f, keep = 0.0f, same_update = 0.0f;  // of the update that is pending
 Runs:
-    for (int i = 0; i < runs; i++) {
-        const bool is_flush = command == TRAIN && i == samples;
-        const bool is_sample = (command == TRAIN || command == PREDICT) && !is_flush;
+    while (i < end || is_flush) {  // i: of the sample or the transfer; in FLUSH one more than that of the sample before it
+        const bool is_sample = takes_samples && !is_flush;
         const bool is_clear = command == LOAD && i == 0;
         Result result = {};
         result.status = DONE;
@@ -165,7 +163,7 @@ Runs:
         }
 
         if (command == STORE) copy_out(memory + moved, vectors);
-        if (is_flush && samples > 0) add_flush(results + last * RESULT_VECTORS, result.cycles);
+        if (is_flush) add_flush(results + (i - 1) * RESULT_VECTORS, result.cycles);
         moved += vectors;
         if (is_sample) {
             if (valid) {
@@ -180,11 +178,12 @@ Runs:
                     result.status = PROGRAM_STUCK;
                 }
             }
-            last = i;
             write_result(results + i * RESULT_VECTORS, result, valid ? sample.tokens : 0);
             // A failed sample ends the call; FLUSH still applies the update before it or discards its gradients.
-            if (result.status != DONE) i = command == TRAIN ? samples - 1 : runs;
+            if (result.status != DONE) end = i + 1;
         }
+        if (!is_flush) i++;
+        is_flush = is_sample && command == TRAIN && (i == end || sample.scalar[ENDS_SUM] != 0.0f);
     }
 }
 

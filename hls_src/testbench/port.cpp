@@ -93,7 +93,7 @@ static void set_extremes(IntVector *image, int instructions) {
         set_number(image, vector, static_cast<int>(draw(LANES)), draw(2) ? any_number(1 << 16) : static_cast<int>(draw(1u << 16)));
     }
     if (draw(4) == 0) {  // a program whose samples bring rows
-        set_number(image, 0, 1, ROWS_VERSION);
+        set_number(image, 0, 1, VERSION + WITH_ROWS);
         set_number(image, 1, 8, draw(4) ? static_cast<int>(draw(40)) : any_number(TRANSFER_VECTORS));
     }
     if (draw(4) == 0) set_number(image, 1, 3 + static_cast<int>(draw(OFFSET_TABLES)), any_number(1 << 16));

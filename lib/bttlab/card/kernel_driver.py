@@ -134,8 +134,8 @@ class KernelDriver(DefaultIP):
             raise ProgramError(
                 "the machine refuses the program: its sections are not those of docs/processor.md; compile it again"
                 if image[0, 1] == M.VERSION
-                else "the machine refuses the program, whose samples bring rows of a table: older overlays take none; "
-                "rebuild it with: make overlays"
+                else "the machine refuses the program, whose samples bring rows of a table or end sums of gradients: "
+                "older overlays take none; rebuild it with: make overlays"
             )
 
     def _send(self, image: np.ndarray) -> bool:

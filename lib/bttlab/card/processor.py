@@ -8,7 +8,10 @@ from bttlab.compiler.machine import M
 from bttlab.compiler.program import ModelProgram, Program
 from bttlab.model.choices import IGNORED, OPTIMIZERS
 from bttlab.model.config import Optimizer
+from bttlab.model.loop import ends_sum
 from bttlab.model.trainer import UpdateFactors
+
+ENDS_SUM = 10  # of a record's scalars, as in hls_src/processor/samples.h: FLUSH follows the sample
 
 
 def sample_dtype(rows: int = 0) -> np.dtype:
@@ -74,6 +77,8 @@ def sample_records(
         records["rows"].reshape(len(samples), -1)[:, : rows[0].size] = rows.reshape(len(samples), -1)
     scalars = records["scalars"]
     set_rates(scalars, rates, optimizer, step)
+    if program.sums:
+        scalars[:, ENDS_SUM] = ends_sum(step + np.arange(len(samples)), optimizer)
     share = 1 / labelled_words(config, samples)
     scalars[:, 4] = 1 - smoothing
     scalars[:, 5] = smoothing / config.intents

@@ -15,7 +15,7 @@ from bttlab.card.keeper import SLICE_SECONDS
 from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.card.kernel_driver import ChipState, KernelDriver
 from bttlab.card.manifest import digest, read_file
-from bttlab.card.processor import correct_losses, record_dtype, sample_dtype, sample_records, set_rates
+from bttlab.card.processor import ENDS_SUM, correct_losses, record_dtype, sample_dtype, sample_records, set_rates
 from bttlab.card.training_run import TrainingRun
 from bttlab.card.waiting import card_errors
 from bttlab.compiler.image import check_image
@@ -32,7 +32,7 @@ from bttlab.model import (
     check_label_smoothing,
     check_learning_rates,
 )
-from bttlab.model.loop import call_end
+from bttlab.model.loop import ends_sum
 from bttlab.model.module import ModuleConfig
 from bttlab.model.trainer import check_arrays, check_moments, joined_state, split_state
 
@@ -361,7 +361,9 @@ class TrainerDriver(KernelDriver):
         """Train on or predict samples in as many kernel calls as needed, and return their results."""
         done, program = np.zeros(len(samples), self._result_record), self._model_program
         first, records = 0, np.zeros(0)  # of the samples from the first one on
-        for part in self._parts(len(samples), optimizer if command == M.TRAIN and program.sums else None):
+        sums = command == M.TRAIN and program.sums
+        ends = ends_sum(self._chip.step + np.arange(len(samples)), optimizer) if sums else None
+        for part in self._parts(len(samples), ends):
             if part.stop > first + len(records):  # else they were made with those of the call before
                 first, many = part.start, slice(part.start, max(part.stop, part.start + self._most_records))
                 records = sample_records(
@@ -378,20 +380,20 @@ class TrainerDriver(KernelDriver):
                 self._refuse(done, part.start + int(bad[0]), rates)
         return done
 
-    def _parts(self, count: int, sums: Optimizer | None) -> Iterator[slice]:
+    def _parts(self, count: int, ends: np.ndarray | None) -> Iterator[slice]:
         """Yield ranges of samples, one for each kernel call; on a shared card each takes a time slice.
 
-        A call that sums gradients, for the optimizer `sums`, ends with an update at the latest: FLUSH, at the end of a
-        call, clears the sums. AdamW squares the gradient of each sample, so it takes a call for each.
+        `ends` says with which samples a sum of gradients ends: each call ends with one, since FLUSH, at the end of a
+        call, clears the sums. It has at least one sum, whatever the time.
         """
-        first, step, largest = 0, self._chip.step, self._most_records
+        first, largest = 0, self._most_records
         while first < count:
-            if sums is None:
-                most = largest if self._share is None else int(SLICE_SECONDS * self._samples_per_second)
-                end = first + max(1, min(most, largest))
-            else:
-                end = call_end(step + first, sums.batch_size if sums.sums_gradients else 1) - step
-            yield slice(first, min(count, end))
+            most = largest if self._share is None else int(SLICE_SECONDS * self._samples_per_second)
+            end = min(count, first + max(1, min(most, largest)))
+            if ends is not None and end < count:
+                whole = first + 1 + np.flatnonzero(ends[first:])  # where sums end
+                end = int(whole[max(0, np.searchsorted(whole, end, "right") - 1)]) if len(whole) else count
+            yield slice(first, end)
             first = end
 
     @property
@@ -419,7 +421,7 @@ class TrainerDriver(KernelDriver):
                     moments=tuple(optimizer.moments),
                     batch_size=optimizer.batch_size,
                 )
-            self._profile.add(rows["tokens"][:done].tolist())
+            self._profile.add(rows["tokens"][:done].tolist(), (rows["scalars"][:done, ENDS_SUM] != 0).tolist())
             cycles = results["cycles"].sum(dtype=np.int64) + results["flush_cycles"].sum(dtype=np.int64)
             self.counted_cycles += int(cycles)
 

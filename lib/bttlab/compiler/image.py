@@ -41,10 +41,12 @@ def packed(
     limits: Sequence[int],
     offset_span: Sequence[int],
     token_vectors: int = 0,
+    sums: bool = False,
 ) -> np.ndarray:
     """Return a program as LOAD_PROGRAM reads it, int32 of shape (vectors, 16).
 
-    `token_vectors`: vectors of each token that come in a sample's record; 0 if the table is on chip.
+    `token_vectors`: vectors of each token that come in a sample's record; 0 if the table is on chip. `sums`: whether
+    FLUSH follows each sample whose record says so.
 
     Raise `ProgramError` if it needs more registers or constants than the machine has.
     """
@@ -70,7 +72,7 @@ def packed(
     header = np.zeros((2, LANES), np.int32)
     header[0, : 4 + len(places)] = [
         M.MAGIC,
-        M.ROWS_VERSION if token_vectors else M.VERSION,
+        M.VERSION + (M.WITH_ROWS if token_vectors else 0) + (M.WITH_SUMS if sums else 0),
         target().digest,
         len(instructions),
         *places,
@@ -129,7 +131,7 @@ def check_image(image: np.ndarray) -> None:
     magic, version, digest, instructions = (int(value) for value in image[0, :4])
     if magic != M.MAGIC:
         raise ProgramError(f"the program begins with {magic:#x}, not with {M.MAGIC:#x}; compile it again")
-    if version not in (M.VERSION, M.ROWS_VERSION):
+    if not 0 <= version - M.VERSION < M.FEATURES:
         raise ProgramError(
             f"the program is of version {version}, the machine on the card of version {M.VERSION}; compile it again"
         )

@@ -65,7 +65,8 @@ Names = namedtuple(
     "FIELD_OPERATION FIELD_FLAGS FIELD_AFTER_END FIELD_AFTER_DRAIN FIELD_BOUND FIELD_ACTIVE FIELD_OPERAND FIELD_COUNT "
     "FIELD_IMMEDIATE FIELD_ROW INSTRUCTION_FIELDS DESCRIBE LOAD STORE TRAIN PREDICT LOAD_PROGRAM NOT_REACHED DONE "
     "BAD_LENGTH BAD_TOKEN BAD_INTENT BAD_SLOT BAD_LEARNING_RATE BAD_OPTIMIZER LOSS_NOT_FINITE STATE_NOT_FINITE "
-    "GRADIENT_NOT_FINITE UPDATE_NOT_FINITE NO_PROGRAM PROGRAM_STUCK MAGIC VERSION ROWS_VERSION",
+    "GRADIENT_NOT_FINITE UPDATE_NOT_FINITE NO_PROGRAM PROGRAM_STUCK MAGIC VERSION WITH_ROWS "
+    "WITH_SUMS FEATURES",
 )
 
 
@@ -136,7 +137,7 @@ def read_machine(source: Path = SOURCE, clock_mhz: int | None = None) -> Machine
                 names[name.strip()] = value
                 value += 1
         enums[match[1]] = tuple(names)[before:]
-    for name in ("MAGIC", "VERSION", "ROWS_VERSION"):
+    for name in ("MAGIC", "VERSION"):
         names[name] = int(re.search(rf"constexpr int {name} = (\w+);", isa)[1], 0)
     readers, writers = config.index("BTTLAB_READERS"), config.index("BTTLAB_WRITERS")
     ports = tuple(

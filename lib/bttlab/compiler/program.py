@@ -135,13 +135,18 @@ class Program:
         """Vectors of each token in a sample's record; 0 if the table of tokens is on chip."""
         return 0
 
+    @property
+    def has_sums(self) -> bool:
+        """Whether gradients are summed over samples, until FLUSH."""
+        return False
+
     @functools.cached_property
     def image(self) -> np.ndarray:
         """The program as LOAD_PROGRAM reads it, int32 of shape (vectors, 16).
 
         Raise `ProgramError` if it needs more registers or constants than the machine has.
         """
-        image = packed(self.sections, self.tables, self.limits, self.offset_span, self.token_vectors)
+        image = packed(self.sections, self.tables, self.limits, self.offset_span, self.token_vectors, self.has_sums)
         image.flags.writeable = False
         return image
 
@@ -178,7 +183,7 @@ class ModelProgram(Program):
     has_order : bool
         Whether a layer has an order of contraction.
     sums : bool
-        Whether gradients are summed over samples: a call then has samples of one update at most.
+        Whether gradients are summed over samples: FLUSH then ends each update.
     why_no_sums : str
         Why it does not sum the gradients of an update of several samples; empty if it does, or need not.
     clock_mhz : int
@@ -217,6 +222,11 @@ class ModelProgram(Program):
     def token_vectors(self) -> int:
         """Vectors of each token in a sample's record; 0 if the table of tokens is on chip."""
         return self.layout.token_vectors
+
+    @property
+    def has_sums(self) -> bool:
+        """Whether gradients are summed over samples, until FLUSH."""
+        return self.sums
 
     def has_space_for(self, optimizer: Optimizer) -> bool:
         return self.layout.has_moments or not optimizer.moments

@@ -51,9 +51,11 @@ class Profile:
         self._flushes = 0
         self._tables: dict[tuple[int, bool], Table] = {}
 
-    def add(self, lengths: Sequence[int]) -> None:
-        self._runs.update((int(tokens), number > 0) for number, tokens in enumerate(lengths))
-        self._flushes += 1
+    def add(self, lengths: Sequence[int], ends: Sequence[bool]) -> None:
+        """Count a call's samples; `ends`: whether FLUSH is to follow each. It follows the last one of the call, too."""
+        follows = [True, *ends][: len(lengths)]  # FLUSH, or the call's beginning: then no update is pending
+        self._runs.update((int(tokens), not first) for tokens, first in zip(lengths, follows, strict=True))
+        self._flushes += 1 + sum(follows[1:])
 
     def take(self) -> dict[tuple[str, str], int]:
         """Return the cycles since the last call by stage and layer, without zeros, and reset them."""

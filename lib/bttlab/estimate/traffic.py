@@ -40,8 +40,8 @@ class Traffic(NamedTuple):
         return self._asdict()
 
 
-# Of a call, beside its samples: FLUSH adds its cycles to the head of the last result.
-CALL = Traffic(0, 0, VECTOR_BYTES, VECTOR_BYTES)
+# Of a FLUSH, which adds its cycles to the head of the result of the sample before it.
+FLUSH = Traffic(0, 0, VECTOR_BYTES, VECTOR_BYTES)
 
 
 def sample_traffic(tokens: int, token_vectors: int, sequence_length: int) -> Traffic:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from bttlab.model.config import Optimizer
 from bttlab.model.trainer import NumericalFault
 from bttlab.util.renamed import renamed
 
@@ -17,7 +18,7 @@ if not TYPE_CHECKING:
     __getattr__ = renamed(__name__, {"train_pieces": "train_segments"})
 
 LARGEST_CHUNK = 128  # samples
-LARGEST_SUM = 32  # samples of one update whose gradients a card sums in a call
+LARGEST_SUM = 32  # samples of one update whose gradients a card sums up before it adds the sum to the moments
 LARGEST_PREDICTED = 512  # samples of a chunk that is not trained on
 CHUNK_SECONDS = 0.25
 
@@ -60,15 +61,15 @@ def chunks(
     """Yield consecutive slices from `start` to `stop`, each for about a quarter second and at most `most` samples.
 
     The size follows the time between two requests, in which the caller must train on the slice. If updates have several
-    samples, slices end where `call_end` says, whatever the time: a card may sum the gradients of a call. `before` is
-    the number of samples of the training before sample 0, `largest` as for `call_end`.
+    samples, slices end where `sum_end` says, whatever the time: a card ends the sum of gradients with a call. `before`
+    is the number of samples of the training before sample 0, `largest` as for `sum_end`.
     """
     size = 1
     while start < stop:
         end = min(start + size, stop)
         if batch_size > 1:
-            end, last = min(call_end(before + start, batch_size, largest) - before, stop), end
-            while (further := min(call_end(before + end, batch_size, largest) - before, stop)) <= last and end < stop:
+            end, last = min(sum_end(before + start, batch_size, largest) - before, stop), end
+            while (further := min(sum_end(before + end, batch_size, largest) - before, stop)) <= last and end < stop:
                 end = further
         begin = time.perf_counter()
         yield slice(start, end)
@@ -76,10 +77,21 @@ def chunks(
         start, size = end, max(1, min(most, 4 * size, int(pace * CHUNK_SECONDS)))
 
 
-def call_end(sample: int, batch_size: int, largest: int = LARGEST_SUM) -> int:
-    """Return where a call that begins with a sample of the training ends if it has samples of one update alone.
+def sum_end(sample: int, batch_size: int, largest: int = LARGEST_SUM) -> int:
+    """Return where a sum of gradients that begins with a sample of the training ends: with its update at the latest.
 
-    An update of more than `largest` samples is cut after as many.
+    An update of more than `largest` samples has a sum for each as many.
     """
     place = sample % batch_size
     return sample + min(batch_size - place, largest - place % largest)
+
+
+def ends_sum(samples: np.ndarray, optimizer: Optimizer, largest: int = LARGEST_SUM) -> np.ndarray:
+    """Return whether a sum of gradients ends with each of these samples of the training, bool, as `sum_end` says.
+
+    AdamW squares the gradient of each sample, so each is a sum of its own.
+    """
+    if not optimizer.sums_gradients:
+        return np.ones(len(samples), bool)
+    after = samples % optimizer.batch_size + 1  # samples of the update up to this one
+    return (after == optimizer.batch_size) | (after % largest == 0)
