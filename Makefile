@@ -193,13 +193,13 @@ pictures: environment
 	$(BIN)/pytest -n 0 -m "" tests/browser/pictures.py
 
 figures: environment
-	OMP_WAIT_POLICY=passive PYTHONPATH=tools $(BIN)/python tools/figures.py $(FIGURES)
+	PYTHONPATH=tools $(BIN)/python tools/figures.py $(FIGURES)
 
 # Threads that wait are to sleep: on a busy machine spinning ones take the cores from those that work.
 # torchTT has no wheel and builds against torch, so that it is no package of the lock; benchmarks take its Python alone.
 bench: environment
 	@echo "$(TORCHTT)" | CXX=false $(INSTALL) --no-deps --no-build-isolation --require-hashes --requirement -
-	OMP_WAIT_POLICY=passive PYTHONPATH=tools $(BIN)/python -m benchmarks $(BENCH)
+	PYTHONPATH=tools $(BIN)/python -m benchmarks $(BENCH)
 	$(BIN)/python tools/card_pages.py
 
 reliability: environment

@@ -147,7 +147,7 @@ def _peak_bytes(layer: nn.Module, tokens: int) -> int:
 
 
 def tables(result: dict[str, Any]) -> list[Table]:
-    """Return time on one thread and memory, a row for each number of tokens; the figure has all else."""
+    """Return time on one thread, times beside BTT's, and memory; the figure has all else."""
     rows = [row for row in result["rows"] if row["tokens"] in PRINTED]
     threads = min(row["threads"] for row in rows)
     cells = {(row["tokens"], row["contender"]): row for row in rows if row["threads"] == threads}
@@ -157,8 +157,22 @@ def tables(result: dict[str, Any]) -> list[Table]:
     peaks = [[f"{count:,}", *(f"{cells[count, name]['peak'] / 1e3:,.1f}" for name in eager)] for count in tokens]
     return [
         Table(f"Time of both passes in ms (measured), threads: {threads}", ["tokens", *names], times),
+        _beside(result),
         Table("Peak memory in kB (measured: counted storages)", ["tokens", *eager], peaks),
     ]
+
+
+def _beside(result: dict[str, Any]) -> Table:
+    """Return what each contender takes of BTT's time, a row for each number of threads and tokens."""
+    cases = list(dict.fromkeys((row["threads"], row["tokens"]) for row in result["rows"]))
+    others = [name for name in dict.fromkeys(row["contender"] for row in result["rows"]) if name != OURS]
+    eager, rows = [name for name in others if "compiled" not in name], []
+    for threads, tokens in cases:
+        ratios = (result["ratios"][f"{tokens} tokens, threads {threads}: {name}"]["median"] for name in eager)
+        rows.append(
+            [f"{threads}, {tokens:,}", *(f"{ratio:.3g}" if ratio < 100 else f"{ratio:.0f}" for ratio in ratios)]
+        )
+    return Table(f"Times {OURS}'s time (measured: median of the ratios of a round)", ["threads, tokens", *eager], rows)
 
 
 def _cell(row: dict[str, Any] | None) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 HOW = "time.perf_counter, contenders in turn, median and quartiles over the rounds"
 TURN_SECONDS = 0.01  # that a turn lasts at least: a clock and a scheduler disturb shorter ones
+REST_SECONDS = 0.02  # before a turn: PyTorch's threads wait busily for some milliseconds after their last work
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ def interleave(
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(rounds + 1):
         for name, work in contenders.items():
+            time.sleep(REST_SECONDS)
             start = time.perf_counter()
             spent = work()
             if turn:
