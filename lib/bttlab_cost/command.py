@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--link",
         metavar="NAME",
-        help="their link, of data/links.json (default: NVLink of an A100 or H100, else PCIe-4)",
+        help="their link, of data/links.json (default: NVLink of an A100, H100 or H200 with SXM, else PCIe-4)",
     )
     add("--prices", type=Path, metavar="FILE", help="table of prices (default: data/gpu_prices.json)")
     add("--record", type=Path, metavar="FILE", help="check: write the calibration to this file")

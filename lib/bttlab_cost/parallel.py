@@ -105,12 +105,14 @@ class Parallel:
         parts = parts_of(map(self._share, operators(config, tokens)), gpu, config.precision, fitted)
         if config.offload != "none":
             link = 1e9 * read_links()[HOST_LINK].gb_s * REACHED[1]
-            moved = (gradient_bytes(config) + config.value_bytes * config.trainable) / self.gpus
-            host = HOST_ACCESS_BYTES * config.trainable / (1e9 * HOST_GB_S)
+            copies = self.gpus if self.strategy == "ddp" else 1  # else each process updates its part
+            moved = (gradient_bytes(config) + config.value_bytes * config.trainable) * copies / self.gpus
+            host = HOST_ACCESS_BYTES * config.trainable * copies / (1e9 * HOST_GB_S)
             parts["optimizer", "offloading", "optimizer"] = (moved / link + host) / config.accumulation
         if config.offload == "weights":
+            parts_of_weights = self.gpus if self.strategy in ("zero3", "fsdp", "tensor") else 1
             for stage in ("forward", "backward"):
-                parts[stage, "offloading", "block"] = config.weight_bytes / self.gpus / link
+                parts[stage, "offloading", "block"] = config.weight_bytes / parts_of_weights / link
         return parts
 
     def _share(self, operator: Operator) -> Operator:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bttlab.baseline.gpus import find_gpu
+from bttlab.baseline.gpus import find_gpu, read_gpus
 from bttlab_cost.calibration import read_calibration
 from bttlab_cost.configuration import CostError
 from bttlab_cost.estimate import Estimator
@@ -66,3 +66,29 @@ def test_more_gpus_fit_more_and_cost_their_number():
     pcie = estimator.estimate(LLAMA, A100, 10**9, 4, Parallel.of(8, "fsdp", A100, "PCIe-4"))
     assert pcie.sequences_per_second[1] < 0.7 * eight.sequences_per_second[1]
     assert ALONE.footprint(LLAMA, estimator.calibration.flash_memory).peak(0) > eight.peak_bytes[2]
+
+
+def test_gpus_of_servers_with_nvlink_are_linked_by_it():
+    """The boards with SXM have NVLink, at the speed of their makers' pages; those in PCIe slots have none."""
+    speeds = {gpu: Parallel.of(8, "fsdp", find_gpu(gpu)).link.gb_s for gpu in ("A100", "H100", "H200", "RTX-4090")}
+    assert speeds == {"A100": 300, "H100": 450, "H200": 450, "RTX-4090": 32}
+    for gpu in read_gpus().values():
+        sxm = any("SXM" in name for name in gpu.aliases)
+        assert Parallel.of(8, "fsdp", gpu).link.link.startswith("NVLink" if sxm else "PCIe"), gpu.gpu
+
+
+@pytest.mark.parametrize("offload", ["optimizer", "weights"])
+def test_offloading_is_shared_only_by_those_who_share_the_state(offload):
+    """With data parallelism each process updates all parameters, and fetches all weights."""
+    config, fitted = replace(LLAMA, offload=offload), read_calibration().flash
+
+    def seconds(parallel: Parallel, stages: tuple[str, ...]) -> float:
+        parts = parallel.compute_parts(config, A100, 1000, fitted)
+        return sum(each for (stage, kind, _), each in parts.items() if kind == "offloading" and stage in stages)
+
+    update, passes = ("optimizer",), ("forward", "backward")
+    eight = {strategy: Parallel.of(8, strategy, A100) for strategy in ("ddp", "zero1", "zero2", "fsdp")}
+    assert seconds(eight["ddp"], update) > seconds(ALONE, update) > seconds(eight["zero1"], update) > 0
+    assert seconds(eight["zero1"], update) == seconds(eight["fsdp"], update)
+    whole = seconds(ALONE, passes)
+    assert [seconds(eight[name], passes) for name in eight] == pytest.approx([whole] * 3 + [whole / 8])
