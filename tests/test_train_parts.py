@@ -77,7 +77,18 @@ def test_the_better_score_is_that_of_the_most_tasks_that_there_are():
     both, intents = {"frame_accuracy": 0.2, "intent_accuracy": 0.5}, {"intent_accuracy": 0.4, "mean_loss": 1.0}
     assert is_better(both, {"frame_accuracy": 0.1, "intent_accuracy": 0.9}) and is_better(both, {})
     assert not is_better(intents, {"intent_accuracy": 0.4, "mean_loss": 9.0})  # a corpus without slots
-    assert is_better({"perplexity": 3.0}, {"perplexity": 4.0})
+    assert is_better({"perplexity": 3.0}, {"perplexity": 4.0}) and not is_better(
+        {"perplexity": 4.0}, {"perplexity": 3.0}
+    )
+
+
+def test_where_the_first_score_is_equal_the_others_decide():
+    """Frame accuracy is 0 over the first epochs: the first of them stayed the best one."""
+    first = {"mean_loss": 4.0, "intent_accuracy": 0.6, "slot_f1": 0.01, "frame_accuracy": 0.0}
+    assert is_better(first | {"slot_f1": 0.07}, first) and not is_better(first, first | {"slot_f1": 0.07})
+    assert is_better(first | {"intent_accuracy": 0.7, "slot_f1": 0.0}, first)
+    assert not is_better(first | {"intent_accuracy": 0.5, "slot_f1": 0.9}, first)
+    assert is_better(first | {"frame_accuracy": 0.1, "intent_accuracy": 0.1}, first) and not is_better(first, first)
 
 
 @pytest.fixture(scope="module")

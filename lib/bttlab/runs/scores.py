@@ -37,10 +37,17 @@ def tasks_of(name: str) -> tuple[str, ...]:
 
 
 def is_better(scores: Mapping[str, Any], earlier: Mapping[str, Any]) -> bool:
-    """Return whether scores of a split are better than earlier ones, by the score of the most tasks that they have."""
-    name = max((name for name in SCORES if name in scores), key=lambda name: len(SCORES[name].tasks))
-    sign = 1 if SCORES[name].more_is_better else -1
-    return earlier.get(name) is None or sign * scores[name] > sign * earlier[name]
+    """Return whether scores of a split are better than earlier ones, by the score of the most tasks that they have.
+
+    Where it is equal, as frame accuracy at first, the other scores of a task decide, in their order.
+    """
+    most, *others = sorted((name for name in SCORES if name in scores), key=lambda name: -len(SCORES[name].tasks))
+    if earlier.get(most) is None:
+        return True
+    for name in (most, *(name for name in others if SCORES[name].tasks and earlier.get(name) is not None)):
+        if scores[name] != earlier[name]:
+            return (scores[name] > earlier[name]) == SCORES[name].more_is_better
+    return False
 
 
 def scores_in_words(scores: Mapping[str, Any]) -> str:
