@@ -8,6 +8,8 @@ from bttlab.cli import main
 from bttlab.data import load_corpus, read_corpus
 from command_line import refused, run_json
 
+from conftest import ROOT
+
 
 def imported(capsys, *arguments):
     return run_json(capsys, "data", "import", *arguments)
@@ -271,6 +273,26 @@ def test_a_folder_that_is_there_stays(tmp_path, capsys):
     (tmp_path / "a.csv").write_text("text\n" + "hello\n" * 5)
     assert "exists" in refused(capsys, "data", "import", tmp_path / "a.csv", tmp_path)
     assert "cannot be read" in refused(capsys, "data", "import", tmp_path / "none.csv", tmp_path / "made")
+
+
+@pytest.mark.parametrize("value", ["true", "0.5"])
+def test_truth_values_and_fractions_are_names_in_a_table_alone(tmp_path, capsys, value):
+    """docs/import.md says so: a table has text, where JSON has a value of another kind."""
+    rows = [("fly to lima", value), ("eat in rome", "b"), ("play rock", "b"), ("go home", value)]
+    (tmp_path / "a.csv").write_text("text,intent\n" + "".join(f"{text},{label}\n" for text, label in rows))
+    (tmp_path / "a.jsonl").write_text(
+        "".join(
+            f'{{"text": "{text}", "intent": {label if label == value else json.dumps(label)}}}\n'
+            for text, label in rows
+        )
+    )
+    columns = ("--text", "text", "--label", "intent")
+    run_json(capsys, "data", "import", tmp_path / "a.csv", tmp_path / "made", *columns)
+    assert value in load_corpus(tmp_path / "made").intent_labels
+    said = refused(capsys, "data", "import", tmp_path / "a.jsonl", tmp_path / "no", *columns)
+    assert "it must be a name, or a list of names" in said and not (tmp_path / "no").exists()
+    page = (ROOT / "docs" / "import.md").read_text(encoding="utf-8")
+    assert "in JSON and parquet true, false and fractions, which are names in a table's text;" in page
 
 
 def test_labels_that_differ_in_case_are_named(tmp_path, capsys):
