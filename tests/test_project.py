@@ -69,6 +69,12 @@ def test_all_packages_have_the_version_of_one_file():
         assert Requirement(needed).specifier.contains(version)
 
 
+def test_the_extras_that_users_install_are_in_the_docs():
+    extras = set(_project("pyproject.toml")["project"]["optional-dependencies"]) - {"bench", "site", "sources", "test"}
+    listed = (ROOT / "docs" / "hosts.md").read_text(encoding="utf-8").partition("[lab,class]`. There are")[2]
+    assert set(re.findall(r"`(\w+)`(?! for)", listed.partition("\n\n")[0])) == extras
+
+
 @pytest.mark.parametrize("python", [*PYTHONS, "3.13"])
 def test_the_lock_for_pynq_4_has_a_version_in_every_range(python):
     """It has what differs from requirements.lock, and NumPy 2 where NumPy 1 has no wheel."""
