@@ -3,8 +3,10 @@
 The tables are made by tools; notebooks are in `test_notebook_numbers`.
 """
 
+import contextlib
 import json
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from statistics import mean
 
@@ -20,6 +22,7 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.machine import M
 from bttlab.compiler.program import compile
 from bttlab.data import Vocabulary, load_corpus
+from bttlab.estimate.card import estimate
 from bttlab.estimate.gpu import batch_figures, known_kernels
 from bttlab.estimate.recorded import machine_record
 from bttlab.estimate.synthesis import IN_LUTS, synthesised, with_own_cores, with_packed_multipliers
@@ -362,6 +365,20 @@ def test_words_of_snips_are_counted(snips):
     words = load_corpus(snips).train.words
     tokens = len(Vocabulary.from_sentences(words, 20_000, word_classes=True))
     assert f"The vocabulary has {tokens:,} tokens" in page("accuracy")
+
+
+@pytest.mark.long
+def test_encoders_that_have_space_beside_the_vocabulary_of_snips():
+    said = "one of 4 or 5 by SGD alone, and one of 6 only with smaller ranks"
+    assert f"with the vocabulary of SNIPS a model of 3 encoders trains by AdamW, {said}" in page("accelerator")
+    taken = {"sgd": [], "adamw": []}
+    for optimizer, encoders in (("adamw", 3), ("adamw", 4), ("sgd", 5), ("sgd", 6)):
+        with contextlib.suppress(ProgramError):
+            config = ModelConfig(encoders=encoders).with_vocabulary(11_428)
+            estimate(config, optimizer=optimizer)
+            taken[optimizer].append(encoders)
+    assert taken == {"sgd": [5], "adamw": [3]}
+    compile(replace(ModelConfig(encoders=6).with_vocabulary(11_428), embedding_rank=24))
 
 
 @pytest.mark.long
