@@ -117,4 +117,7 @@ def test_published_models_that_do_not_fit_are_refused_with_what_does(name, token
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
     said = refusal(tool.model_of(name), 32, monkeypatch)
-    assert re.search(rf"word_embeddings frozen, with up to {tokens} tokens, and ranks up to (1[2-9]|2\d) ", said)
+    rank = re.search(rf"word_embeddings frozen, with up to {tokens} tokens, and ranks up to (1[2-9]|2\d) ", said)[1]
+    page = " ".join((ROOT / "docs" / "tensor.md").read_text(encoding="utf-8").split())
+    first = f"ranks up to {rank} with {tokens} tokens; " if name == "BERT-small" else f"{rank} with {tokens} "
+    assert f"{name}, dense and whole, is told {first}" in page or f"{name} {first}" in page
