@@ -1,5 +1,6 @@
 """A race: who trains, on whose clock, how it ends; its receipts and its figure."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -46,6 +47,14 @@ def test_all_train_the_same_model_in_the_same_order(raced, setting):
     trainer.load_parameters(initial_parameters(setting.config, setting.seed))
     losses = trainer.train(work._train[work._order()], Optimizer("adamw"), setting.learning_rate)
     assert card.losses == pytest.approx(losses.tolist(), rel=1e-5)
+
+
+def test_the_time_on_a_cpu_is_that_of_the_training_thread(setting, monkeypatch):
+    """Not of a dashboard that trains or draws in the same kernel."""
+    monkeypatch.setattr(time, "process_time", lambda: pytest.fail("the clock of all threads was read"))
+    race = Race(["cpu"], setting)
+    race.run()
+    assert race.racers[0].done and "time.thread_time" in race.racers[0].time.how
 
 
 def test_each_has_its_own_clock_and_meter(raced, setting):

@@ -19,7 +19,8 @@ MARKS = ("o", PALETTE[0], "intent_accuracy", "intent accuracy"), ("s", PALETTE[1
 def draw_results(results: Sequence[Result], split: str = "dev") -> Picture:
     """Draw memory by category, time, energy where it was metered, and accuracy: a row for each combination of methods.
 
-    Results of the same methods are averaged; a line at a bar's end is their sample standard deviation.
+    Results of the same methods and setting are averaged; a line at a bar's end is their sample standard deviation. If
+    the settings differ, such as the budget or the learning rate, each has a row of its own.
     """
     groups = by_methods(results)
     metered = any(result.joules_per_epoch["value"] is not None for result in results)
@@ -45,7 +46,7 @@ def draw_results(results: Sequence[Result], split: str = "dev") -> Picture:
             values = [100 * result.scores[split][key] for result in group]
             places = np.full(len(values), row)
             scores.plot(values, places, marker, color=colour, markersize=5, label=None if row else label)
-    memory.set_yticks(range(len(groups)), [_shortened(name) for name in groups], fontsize=8)
+    memory.set_yticks(range(len(groups)), [_row_name(*each) for each in groups.items()], fontsize=8)
     memory.set_ylim(len(groups) - 0.4, -0.6)
     memory.margins(x=0.14)
     for axes in (seconds, *energy):
@@ -60,6 +61,12 @@ def _bar(axes: Axes, row: int, group: Sequence[Result], value: Callable[[Result]
         length, spread = mean(group, value), deviation(group, value)
         axes.barh(row, length, color=PALETTE[0], height=0.6, xerr=spread or None, error_kw={"lw": 1})
         axes.text(length + spread, row, f" {length:,.1f}", va="center", fontsize=8)
+
+
+def _row_name(name: str, group: Sequence[Result]) -> str:
+    """Return the name of a group of `by_methods`: its methods, shortened, and below them what differs."""
+    methods = group[0].methods
+    return _shortened(methods) + as_label(name.removeprefix(methods).replace(", ", "\n", 1))
 
 
 def _shortened(name: str) -> str:
@@ -85,7 +92,7 @@ def draw_scatter(results: Sequence[Result]) -> Picture:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("{x:g}")
     axes.tick_params(axis="x", which="both", labelsize=8)
-    tensor = {name for name in groups if _trains_cores(name)}
+    tensor = {name for name, group in groups.items() if _trains_cores(group[0].methods)}
     for kind, names, colour, marker in (
         ("dense", points.keys() - tensor, PALETTE[1], "s"),
         ("tensor", tensor, PALETTE[0], "o"),
@@ -99,7 +106,7 @@ def draw_scatter(results: Sequence[Result]) -> Picture:
     for name in dict.fromkeys(["dense", "tensor", *(name for name in points if points[name] in front)]):
         size, score = points.get(name, (0, 0))
         if size and not any(abs(size / x - 1) < 0.3 and abs(score - y) < 3 for x, y in named):
-            axes.annotate(_shortened(name), points[name], (4, 4), textcoords="offset points", fontsize=8)
+            axes.annotate(_row_name(name, groups[name]), points[name], (4, 4), textcoords="offset points", fontsize=8)
             named.append(points[name])
     axes.margins(0.15)
     axes.legend(loc="lower right", frameon=False)

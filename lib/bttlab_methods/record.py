@@ -91,10 +91,12 @@ def receipt_of(results: Sequence[Result]) -> Receipt:
             corpora[corpus] = one.corpus_sha256
         model = f"{corpus}, {one.encoders}-ENC{f' {one.model}' if one.model else ''}"
         name = f"{one.methods}, {model}, {one.samples} samples, batch {one.batch}, seed {one.seed}, {one.device}"
+        is_usual = (one.rate_factor, one.warmup) == (Result.rate_factor, Result.warmup)
+        name += "" if is_usual else f", rate x {one.rate_factor:g}, warm-up {one.warmup:g}"
         for split, scores in one.scores.items():
             how = f"on the {split} split after {one.samples:,} samples, PyTorch on {one.device}"
             figures |= {f"{name}.{split}.{key}": measured(scores[key], "1", how) for key in SCORES if key in scores}
-        if not one.model and one.corpus in NAMED and is_named:
+        if not one.model and one.corpus in NAMED and is_named and is_usual:  # of others no option tells
             options = {"--data": one.corpus, "--encoders": one.encoders, "--budget": one.samples, "--batch": one.batch}
             options |= {"--seeds": one.seed, "--split": list(one.scores)[-1], "--device": one.device}
             parts[name] = ["methods", "run", one.methods, *(str(each) for pair in options.items() for each in pair)]
@@ -110,7 +112,8 @@ def receipt_of(results: Sequence[Result]) -> Receipt:
 
 def _wanted(methods: str, setting: Setting) -> tuple:
     of_model = setting.corpus.name, setting.config.encoders, setting.own_sizes
-    return methods, *of_model, setting.samples, setting.batch, setting.seed, setting.device
+    of_training = setting.samples, setting.batch, setting.seed, setting.device, setting.rate_factor, setting.warmup
+    return methods, *of_model, *of_training
 
 
 def _is_replaced(old: Result, new: Result) -> bool:
@@ -119,7 +122,8 @@ def _is_replaced(old: Result, new: Result) -> bool:
 
 def _key(result: Result) -> tuple:
     of_model = result.corpus, result.encoders, result.model
-    return result.methods, *of_model, result.samples, result.batch, result.seed, result.device
+    of_training = result.samples, result.batch, result.seed, result.device, result.rate_factor, result.warmup
+    return result.methods, *of_model, *of_training
 
 
 def comparison(results: Sequence[Result], split: str):
@@ -145,10 +149,33 @@ def comparison(results: Sequence[Result], split: str):
 
 
 def by_methods(results: Sequence[Result]) -> dict[str, list[Result]]:
-    by_methods: dict[str, list[Result]] = {}
-    for result in results:
-        by_methods.setdefault(result.methods, []).append(result)
-    return by_methods
+    """Return the results of each combination, which differ in their seeds alone.
+
+    Keys are the methods. If the results are not all of one setting, keys also have what differs, as "dense, 2,000
+    samples".
+    """
+    settings = [_words_of(one) for one in results]
+    differing = [place for place, words in enumerate(zip(*settings, strict=True)) if len(set(words)) > 1]
+    groups: dict[str, list[Result]] = {}
+    for one, words in zip(results, settings, strict=True):
+        groups.setdefault(", ".join([one.methods, *(words[place] for place in differing)]), []).append(one)
+    return groups
+
+
+def _words_of(result: Result) -> list[str]:
+    """Return the setting of a result in words, without the seed."""
+    model = ", ".join(f"{name} {value}" for name, value in result.model.items())
+    return [
+        result.corpus,
+        f"SHA-256 {result.corpus_sha256[:12] or 'unknown'}",
+        f"{result.encoders}-ENC",
+        model or "sizes of the paper",
+        f"{result.samples:,} samples",
+        f"batch {result.batch}",
+        result.device,
+        f"rate x {result.rate_factor:.3g}",
+        f"warm-up {result.warmup:g}",
+    ]
 
 
 def pretraining(group: Sequence[Result]) -> str:
@@ -211,8 +238,9 @@ def joules(group: Sequence[Result]) -> str:
 
 
 def read_gone() -> dict[str, list[Result]]:
-    """Return the results of methods that are no longer here, by method."""
-    return by_methods(Results.read(GONE).results)
+    """Return the results of methods that are no longer here, by method: each of one setting, not of the same."""
+    results = Results.read(GONE).results
+    return {name: [one for one in results if one.methods == name] for name in dict.fromkeys(r.methods for r in results)}
 
 
 def read_records() -> dict[str, list[Result]]:

@@ -55,6 +55,8 @@ class Result:
     versions: dict[str, str] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
     corpus_sha256: str = ""  # as `bttlab.runs.settings.corpus_digest` returns it; empty in older records
+    rate_factor: float = 1.0  # of `Setting`, and so is `warmup`
+    warmup: float = 0.1
 
 
 def run_methods(
@@ -122,6 +124,8 @@ def run_methods(
         versions=versions(),
         model=setting.own_sizes,
         corpus_sha256=setting.corpus_sha256,
+        rate_factor=setting.rate_factor,
+        warmup=setting.warmup,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from bttlab.data import Samples, Vocabulary, encode, epoch_order
 from bttlab.model import Transformer, batch_losses, equal_length_batches
@@ -18,6 +18,7 @@ from bttlab.model.loop import train_segments
 from bttlab_methods.setting import MethodError, Setting
 
 GPU_CLOCK = "time.perf_counter, the GPU waited for after each step"
+THREAD_CLOCK = "processor time of the training's thread (time.thread_time), whatever else the machine does"
 CPU_CLOCK = "processor time of the process (time.process_time), whatever else the machine does"
 DENSE = "dense"  # the name of no method at all: dense, FP32, AdamW
 LEARNING_RATE = 3e-4  # of AdamW, for the dense model in batches of 8
@@ -81,7 +82,10 @@ class Training:
         self.aside: Callable[[], AbstractContextManager] = nullcontext
         self.count = self.steps = 0  # samples trained on, and updates
         self.seconds_spent = 0.0  # on steps and on choosing their samples, by `clock`
-        self.clock = GPU_CLOCK if torch.device(setting.device).type == "cuda" else CPU_CLOCK
+        # with one thread of PyTorch, other threads of the process do other work, such as drawing a dashboard
+        is_alone = torch.get_num_threads() == 1 and not distributed.is_initialized()
+        on_cpu = THREAD_CLOCK if is_alone else CPU_CLOCK
+        self.clock = GPU_CLOCK if torch.device(setting.device).type == "cuda" else on_cpu
         self.random = np.random.Generator(np.random.PCG64([setting.seed, 1]))  # for whatever a method draws
         torch.manual_seed(setting.seed)
         corpus, config = self.setting.corpus, self.setting.config
@@ -138,7 +142,7 @@ class Training:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
             return time.perf_counter()
-        return time.process_time()
+        return time.thread_time() if self.clock == THREAD_CLOCK else time.process_time()
 
     def _all_batches(self) -> Iterator[Batch]:
         epoch = 0

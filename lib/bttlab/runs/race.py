@@ -40,7 +40,7 @@ CARD, LIVE = "card", ("card", "cpu", "cuda")
 EXTRAPOLATED = "extrapolated"  # provenance of a record's steps times their mean
 RECORDS = ROOT / "data" / "baselines"
 Band = tuple[float, float, float]  # low, likely, high
-PROCESSOR_TIME = "time.process_time of training on one thread: a busy machine does not lengthen it"
+PROCESSOR_TIME = "time.thread_time of training on one thread: a busy machine or kernel does not lengthen it"
 
 
 class RaceError(BttlabError):
@@ -251,7 +251,7 @@ class Race:
         order = self._order()
         for first in range(0, setting.most, setting.every):
             samples = self._train[order[first : min(first + setting.every, setting.most)]]
-            clock = time.process_time if racer.name == "cpu" else time.perf_counter
+            clock = time.thread_time if racer.name == "cpu" else time.perf_counter
             begin = clock()
             losses = trainer.train(samples, self._rule, setting.learning_rate)
             seconds, joules = meter(samples, clock() - begin)

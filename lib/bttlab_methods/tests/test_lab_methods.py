@@ -12,6 +12,8 @@ from bttlab.data import load_corpus
 from bttlab.lab import MethodsLab, Workload
 from bttlab.lab.energy_meters import EnergyMeter
 from bttlab_methods.lab import MethodRun
+from bttlab_methods.lab_figures import draw_results
+from bttlab_methods.record import by_methods
 from bttlab_methods.survey import TECHNIQUES
 from fake_trainer import our_threads
 from tiny_runs import CONFIG
@@ -127,6 +129,34 @@ def test_runs_share_one_figure_and_give_results(lab):
         assert f"{number}: {result.memory['peak']['value'] / 1e6:,.1f} MB (measured)" in shown
     picture = np.asarray(Image.open(io.BytesIO(lab._picture.value)).convert("L"))
     assert picture.std() > 10 and lab._picture.layout.display == "block"
+
+
+def test_results_of_another_budget_or_rate_are_rows_of_their_own(lab):
+    """They are no repetitions: their average would be the result of no training."""
+    for samples, rate in ((40, 3e-4), (40, 3e-4), (24, 3e-4), (24, 3e-2)):
+        lab.dashboard._rate.value = rate
+        lab.train("dense", samples=samples)
+        lab.wait()
+    assert [len(group) for group in by_methods(lab.results).values()] == [2, 1, 1]
+    memory, _, scores = draw_results(lab.results).figure.axes
+    rows = ["40 samples, rate x 1", "24 samples, rate x 1", "24 samples, rate x 100"]
+    assert [label.get_text().split("\n") for label in memory.get_yticklabels()] == [["dense", row] for row in rows]
+    shown = [line.get_xdata().tolist() for line in scores.lines if line.get_marker() == "s"]
+    assert shown == [[100 * one.scores["dev"]["slot_f1"] for one in group] for group in by_methods(lab.results).values()]
+    assert list(by_methods(lab.results[:2])) == ["dense"]
+
+
+def test_what_other_threads_compute_is_no_time_of_a_run(lab, monkeypatch):
+    """As drawing the dashboard, which takes as long as training the small model does."""
+
+    def clock_of_all_threads():
+        raise AssertionError("the clock of all threads was read")
+
+    monkeypatch.setattr(time, "process_time", clock_of_all_threads)
+    lab.train("dense")
+    lab.wait()
+    assert [run.state for run in lab.dashboard.runs] == ["finished"], lab.dashboard.runs[0].error
+    assert "time.thread_time" in lab.results[0].seconds_per_epoch["how"]
 
 
 def test_a_run_stops_between_two_batches(workload):

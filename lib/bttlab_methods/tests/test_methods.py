@@ -118,6 +118,8 @@ def test_results_are_kept_and_found_again(tmp_path, setting):
     assert [each.methods for each in again.results] == ["dense", "one", "other"]
     assert again.find("dense", setting, "test") == result
     assert again.find("lion", setting, "dev") is None and again.find("dense", replace(setting, seed=1), "dev") is None
+    for other in ({"rate_factor": 2.0}, {"warmup": 0.0}):
+        assert again.find("dense", replace(setting, **other), "test") is None
     again.add(replace(result, methods="one", scores={"dev": result.scores["dev"]}))
     kept = Results.read(path)
     assert [each.methods for each in kept.results] == ["dense", "other", "one"], "of a run the last result stays"
