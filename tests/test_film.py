@@ -167,6 +167,21 @@ def test_the_widget_goes_to_the_peak_and_through_the_products(workload):
     assert "PyTorch, dense" in film._words.value and film.message == ""
 
 
+def test_pytorch_beside_the_card_trains_the_same_model(workload):
+    """Of another rank, too; the H100's record is of the paper's models alone."""
+    model = ModelConfig(linear_rank=4)
+    film = StepFilm(workload.train, model, tokens=9)
+    timeline, tokens = film._torch_of("tensor", 9)
+    sample = workload.train[int(np.flatnonzero(workload.train.lengths == tokens)[0])]
+    task = Task(model, "bidirectional", sample, 4e-3, 0, "cpu")
+    task.step(0, task.loss)
+    assert max(sum(timeline.values())) == max(sum(step_timeline(task).values()))
+    assert not any("H100" in text.get_text() for text in film._torch.texts)
+    paper = StepFilm(workload.train, tokens=9)
+    assert any("H100" in text.get_text() for text in paper._torch.texts)
+    assert max(sum(paper._torch_of("tensor", 9)[0].values())) > max(sum(timeline.values()))
+
+
 def test_the_peaks_that_notebook_02_tells():
     cells = nbformat.read(ROOT / "notebooks" / "02_contraction_flow.ipynb", as_version=4).cells
     text = " ".join(next(cell.source for cell in cells if cell.id == "flow-after-film").split())

@@ -1,6 +1,7 @@
 """A film of a training step: each bank of the card in each cycle, and PyTorch's storages over the same step."""
 
 import functools
+from dataclasses import replace
 from html import escape
 
 import ipywidgets as widgets
@@ -71,7 +72,7 @@ class StepFilm(Explorer):
     def _measure(self, kind: str, tokens: int) -> tuple[dict[str, np.ndarray], int]:
         """Return the storages of a step in PyTorch on the sample that is nearest in length, and its tokens."""
         sample = self._samples[int(np.abs(self._samples.lengths - tokens).argmin())]
-        config = ModelConfig(encoders=self._config.encoders, format=kind)
+        config = replace(self._config, format=kind)
         task = Task(config, "dense" if kind == "dense" else PAPER_FLOW, sample, LEARNING_RATES["sgd"], 0, "cpu")
         task.step(0, task.loss)
         return step_timeline(task), int(sample.lengths[0])
@@ -165,7 +166,7 @@ class StepFilm(Explorer):
         events = np.arange(len(next(iter(timeline.values()))))
         axes.stackplot(events, [values / 1e6 for values in timeline.values()], colors=colours)
         top = max(sum(timeline.values())) / 1e6
-        for label, size in _recorded(kind, self._config.encoders):
+        for label, size in _recorded(kind, self._config):
             axes.axhline(size / 1e6, color="0.2", linestyle=":", linewidth=1.2)
             axes.text(0, size / 1e6, f" {label}: {size / 1e6:,.1f} MB", va="bottom", **_SMALL)
             top = max(top, size / 1e6)
@@ -173,9 +174,14 @@ class StepFilm(Explorer):
 
 
 @functools.lru_cache
-def _recorded(kind: str, encoders: int) -> list[tuple[str, float]]:
-    """Return what the H100's record of a step of 32 tokens has: tensors at the peak, and the allocator's most."""
-    label = "dense" if kind == "dense" else "btt"
+def _recorded(kind: str, config: ModelConfig) -> list[tuple[str, float]]:
+    """Return what the H100's record of a step of 32 tokens has: tensors at the peak, and the allocator's most.
+
+    Records are of the paper's models: there is nothing for another one.
+    """
+    label, encoders = "dense" if kind == "dense" else "btt", config.encoders
+    if config != ModelConfig(encoders=encoders):
+        return []
     found = []
     for record in load_records(ROOT / "data" / "baselines"):
         if record.config["encoders"] != encoders or record.setting or not record.label_of().startswith(f"{label}, "):
