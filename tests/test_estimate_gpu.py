@@ -17,7 +17,9 @@ from bttlab.estimate.card import estimate
 from bttlab.estimate.gpu import LAUNCH, batch_figures, count_kernels, known_kernels, model_step, typical_sample
 from bttlab.lab import Savings, Workload, card_and_gpu_target, energy_to_quality, gpu_over_card
 from bttlab.lab.comparison import TARGETS
-from bttlab.model import LEARNING_RATES, OPTIMIZERS, ModelConfig
+from bttlab.lab.energy_meters import step_of
+from bttlab.model import LEARNING_RATES, OPTIMIZERS, ModelConfig, Optimizer
+from bttlab.util.errors import BttlabError
 
 CONFIG = ModelConfig()
 GPU = find_gpu("RTX-3090")
@@ -114,6 +116,20 @@ def test_the_savings_are_the_ratios_of_equal_utterances(sample):
         tensor.startswith(f"Energy: {middle:.2g} x (band {low:.2g} to {high:.2g}) = ") and "after 7 samples" in tensor
     )
     assert len(savings.ratios(0)) == 1  # no energy yet
+
+
+def test_the_savings_are_of_the_optimizer_of_the_training(sample):
+    samples, rule = sample[np.zeros(7, int)], Optimizer("adamw")
+    card, tensor, dense = Savings(CONFIG, samples, optimizer=rule).contenders
+    assert card.joules[7] / 7 == pytest.approx(step_of(CONFIG, rule, int(sample.lengths[0]))[:3])
+    for contender, kind in ((tensor, "btt"), (dense, "dense")):
+        step = model_step(GPU, kind, "graphs", CONFIG, sample, "adamw")
+        assert contender.joules[7] / 7 == pytest.approx(np.array(step.joules))
+        assert contender.footprint == step.process_bytes
+    for contender, by_sgd in zip((tensor, dense), Savings(CONFIG, samples).contenders[1:], strict=True):
+        assert (contender.joules[7] > by_sgd.joules[7]).all() and contender.footprint > by_sgd.footprint
+    with pytest.raises(BttlabError, match="batch_size is 8: savings are modelled for an update of each sample; give"):
+        Savings(CONFIG, samples, optimizer=Optimizer("adamw", batch_size=8))
 
 
 @pytest.fixture(scope="module")

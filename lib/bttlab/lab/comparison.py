@@ -32,6 +32,7 @@ from bttlab.lab.charts import (
 from bttlab.lab.energy_meters import step_of
 from bttlab.lab.picture import Picture, tile
 from bttlab.model import ModelConfig, Optimizer
+from bttlab.util.errors import BttlabError
 from bttlab.util.places import ROOT
 from bttlab.util.quantities import Quantity
 from bttlab.util.threads import Thread
@@ -188,11 +189,27 @@ class Savings:
         In the order of training.
     gpu : str
         Name or alias in data/gpus.json.
+    optimizer : Optimizer, optional
+        The update rule of the training, on all of them; by default SGD.
+
+    Raises
+    ------
+    BttlabError
+        If the optimizer makes an update of several samples: the GPU's steps are those of one.
     """
 
-    def __init__(self, config: ModelConfig, samples: Samples, gpu: str = "RTX-3090"):
+    def __init__(
+        self, config: ModelConfig, samples: Samples, gpu: str = "RTX-3090", optimizer: Optimizer | None = None
+    ):
+        optimizer = optimizer or Optimizer("sgd")
+        if optimizer.batch_size != 1:
+            raise BttlabError(
+                f"batch_size is {optimizer.batch_size}: savings are modelled for an update of each sample; give an "
+                "optimizer with batch_size=1"
+            )
         self._found: tuple | Exception | None = None
-        self._thread = Thread(target=self._model, args=(config, samples, gpu), name="bttlab-savings", daemon=True)
+        of_what = config, samples, gpu, optimizer
+        self._thread = Thread(target=self._model, args=of_what, name="bttlab-savings", daemon=True)
         self._thread.start()
 
     @property
@@ -208,20 +225,21 @@ class Savings:
             raise self._found
         return self._found[0]
 
-    def _model(self, config: ModelConfig, samples: Samples, gpu: str) -> None:
+    def _model(self, config: ModelConfig, *of_what: Any) -> None:
         try:
-            self._found = self._contenders(config, samples, gpu), published(config)
+            self._found = self._contenders(config, *of_what), published(config)
         except Exception as error:  # raised where they are asked for
             self._found = error
 
     @staticmethod
-    def _contenders(config: ModelConfig, samples: Samples, gpu: str) -> list[Contender]:
+    def _contenders(config: ModelConfig, samples: Samples, gpu: str, optimizer: Optimizer) -> list[Contender]:
         blocks = capacity_bits(estimate(config).memory.blocks) / 8
-        steps = np.array([step_of(config, Optimizer("sgd"), int(length))[:3] for length in samples.lengths])
+        steps = np.array([step_of(config, optimizer, int(length))[:3] for length in samples.lengths])
         found = [Contender("U50, tensor", (blocks,) * 3, "on-chip blocks that the machine occupies", _sums(steps))]
         nearest = int(np.abs(samples.lengths - samples.lengths.mean()).argmin())
         for format, kind in (("btt", "tensor"), ("dense", "dense")):
-            step = model_step(find_gpu(gpu), format, "graphs", config, samples[nearest : nearest + 1])
+            one = samples[nearest : nearest + 1]
+            step = model_step(find_gpu(gpu), format, "graphs", config, one, optimizer.name)
             joules = _sums(np.tile(step.joules, (len(samples), 1)))
             of_what = "process: context, workspace, tensors"
             found.append(Contender(f"{gpu}, {kind}", step.process_bytes, of_what, joules))
