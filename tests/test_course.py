@@ -289,6 +289,28 @@ def test_a_deleted_check_is_put_back_where_it_was(tmp_path):
     nbformat.validate(old)
 
 
+def test_the_student_of_a_renamed_notebook_gets_its_feedback(tmp_path):
+    """nbgrader hands feedback out by the name of the student's file, and releases all pages of the folder."""
+    theirs, pages = (tmp_path / folder / "ada" / LAB for folder in ("submitted", "feedback"))
+    for folder in (tmp_path / "source" / LAB, theirs, pages):
+        folder.mkdir(parents=True)
+    shutil.copyfile(FOLDER / f"{LAB}.ipynb", tmp_path / "source" / LAB / f"{LAB}.ipynb")
+    shutil.copyfile(FOLDER / f"{LAB}.ipynb", theirs / "my lab.ipynb")
+    (line,) = name_submissions(tmp_path)
+    assert line.endswith(f"graded as {LAB}.ipynb, whose exercises it has") and not any(pages.iterdir())
+    for marks in ("3 points", "4 points, graded again"):
+        page = pages / f"{LAB}.html"
+        page.write_text(marks)
+        page.chmod(0o444)
+        assert name_submissions(tmp_path) == []
+        assert (pages / "my lab.html").read_text() == marks
+        page.unlink()
+    (theirs / "another.ipynb").write_text((FOLDER / f"{LAB}.ipynb").read_text() + " ")
+    page.write_text("of the graded one")
+    (line,) = name_submissions(tmp_path)
+    assert f"{LAB}.ipynb is graded; another.ipynb beside it" in line and not (pages / "another.html").exists()
+
+
 def test_a_copy_that_is_not_graded_is_named(tmp_path):
     """A student works in a copy, and hands in the untouched notebook beside it: that one is graded."""
     theirs = tmp_path / "submitted" / "ada" / LAB

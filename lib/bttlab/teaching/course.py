@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.teaching.notebooks import FOLDER, PAGE_LINK, STUB, put
+from bttlab.util.files import write_file
 
 COURSE = "bttlab"
 SECONDS = 600  # that a cell may take while nbgrader grades; all of a notebook takes a minute or two
@@ -95,8 +96,9 @@ def name_submissions(course: str | os.PathLike) -> list[str]:
     """Give submitted notebooks that students have renamed the names of their assignments, found by their cells' ids.
 
     nbgrader knows a notebook by its file's name alone: a renamed one gets no points. It is copied beside the student's
-    own file. Returns a line for each copy, for each assignment that several files could be, and for each file beside
-    the assignment's that has its exercises, too, and is not graded.
+    own file. So is its feedback later, which nbgrader hands out by the name of the student's file. Returns a line for
+    each copy, for each assignment that several files could be, and for each file beside the assignment's that has its
+    exercises, too, and is not graded.
     """
     course, lines = Path(course), []
     for source in sorted(course.glob("source/*/*.ipynb")):
@@ -108,14 +110,24 @@ def name_submissions(course: str | os.PathLike) -> list[str]:
             found = [path for path in found if wanted & _exercises(path)]
             names = ", ".join(path.name for path in found)
             if place.exists():
-                if not all(filecmp.cmp(path, place, shallow=False) for path in found):
-                    lines.append(f"{folder}: {place.name} is graded; {names} beside it, with its exercises, is not")
+                same = [path for path in found if filecmp.cmp(path, place, shallow=False)]
+                for path in same:
+                    _name_feedback(course / "feedback" / folder.parent.name / folder.name, source.stem, path.stem)
+                if others := ", ".join(path.name for path in found if path not in same):
+                    lines.append(f"{folder}: {place.name} is graded; {others} beside it, with its exercises, is not")
             elif len(found) == 1:
                 shutil.copyfile(found[0], place)
                 lines.append(f"{found[0]}: graded as {place.name}, whose exercises it has")
             elif found:
                 lines.append(f"{folder}: {names} have the exercises of {place.name}; rename the one to grade")
     return lines
+
+
+def _name_feedback(folder: Path, lab: str, theirs: str) -> None:
+    """Put a notebook's feedback, if there is any, beside itself with the name of the student's file."""
+    page = folder / f"{lab}.html"
+    if page.exists():
+        write_file(folder / f"{theirs}.html", page.read_bytes())
 
 
 def put_back_checks(notebook: Any, source: str | os.PathLike) -> list[str]:
