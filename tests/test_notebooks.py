@@ -57,6 +57,19 @@ def test_runs_in_quick_mode(path, kernel):
             assert re.match("Right. .{10}", cell.outputs[-1].data["text/plain"]), cell.outputs[-1]
 
 
+@pytest.mark.long
+def test_card_and_pytorch_begin_alike_in_notebook_08_whichever_cells_run_again(kernel):
+    """A cell that trains on from where it ended would show two curves where the compiler made no error."""
+    notebook = nbformat.read(FOLDER / "08_your_own_model.ipynb", as_version=4)
+    cells = {cell.id: cell for cell in notebook.cells}
+    order = ["01", "03", "04", "06", "08", "09", "10", "09", "10", "08", "10"]
+    notebook.cells = [nbformat.v4.new_code_cell(cells[f"own-{number}"].source) for number in order]
+    nbclient.NotebookClient(notebook, km=kernel, timeout=SECONDS).execute()
+    texts = ["".join(output.get("text", "") for output in cell.outputs) for cell in notebook.cells]
+    differences = [float(found[1]) for text in texts if (found := re.search("difference of a loss: (.+)", text))]
+    assert len(differences) == 3 and max(differences) < 1e-4
+
+
 @every_notebook
 def test_is_committed_clean(path):
     notebook = nbformat.read(path, as_version=4)
