@@ -116,6 +116,8 @@ def draw_scatter(results: Sequence[Result]) -> Picture:
 def draw_expert_loads(result: Result) -> Picture:
     """Draw each expert's part of the tokens over a run of `mixture-of-experts`, a panel for each encoder.
 
+    A run that was stopped ends where it was.
+
     Raises MethodError if the run had no experts.
     """
     loads = np.array(result.facts.get("expert_loads", ()))
@@ -124,11 +126,14 @@ def draw_expert_loads(result: Result) -> Picture:
     parts, encoders, experts = loads.shape
     figure = new_figure(1.5 + 3.4 * encoders, 2.8)
     panels = np.atleast_1d(figure.subplots(1, encoders, sharey=True))
-    ends = np.arange(parts + 1) / parts * 100
+    evenly = np.arange(1, parts + 1) / parts * 100  # of older records, whose runs went to their end
+    ends = np.array([0.0, *result.facts.get("expert_loads_until", evenly)])
     for number, axes in enumerate(panels):
         style(axes, f"Encoder {number} (measured)", "part of the budget (%)", "" if number else "tokens (%)")
         shares = 100 * np.concatenate([loads[:, number], loads[-1:, number]]).T
         names = [f"expert {expert}" for expert in range(experts)]
         axes.stackplot(ends, shares, step="post", colors=PALETTE, labels=() if number else names)
+        if ends[-1] < 100:  # a run that was stopped
+            axes.set_xlim(0, 100)
     legend_below(figure, experts)
     return Picture(figure, f"Load of each of {experts} experts in {encoders} encoders over training, {result.methods}.")

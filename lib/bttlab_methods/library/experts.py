@@ -98,7 +98,15 @@ class MixtureOfExperts(Method):
         training.extra[self.name][part] += [encoder.second.loads.tolist() for encoder in training.model.encoders]
 
     def finish(self, training: Training) -> dict[str, Any]:
-        """Return the experts' parts of the tokens: by part of the budget, encoder and expert; they add up to 1."""
+        """Return the experts' parts of the tokens: by part of the budget, encoder and expert; they add up to 1.
+
+        Parts without a step, as of a run that was stopped, are left out; beside the loads is where each part ends, in
+        per cent of the budget.
+        """
         counts = training.extra[self.name]
-        counts = counts[counts.sum((1, 2)) > 0]
-        return {"expert_loads": (counts / counts.sum(2, keepdims=True)).round(4).tolist()}
+        parts = np.flatnonzero(counts.sum((1, 2)) > 0)
+        counts = counts[parts]
+        return {
+            "expert_loads": (counts / counts.sum(2, keepdims=True)).round(4).tolist(),
+            "expert_loads_until": (100 * (parts + 1) / PARTS).tolist(),
+        }

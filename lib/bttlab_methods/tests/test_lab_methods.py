@@ -142,7 +142,8 @@ def test_results_of_another_budget_or_rate_are_rows_of_their_own(lab):
     rows = ["40 samples, rate x 1", "24 samples, rate x 1", "24 samples, rate x 100"]
     assert [label.get_text().split("\n") for label in memory.get_yticklabels()] == [["dense", row] for row in rows]
     shown = [line.get_xdata().tolist() for line in scores.lines if line.get_marker() == "s"]
-    assert shown == [[100 * one.scores["dev"]["slot_f1"] for one in group] for group in by_methods(lab.results).values()]
+    groups = by_methods(lab.results).values()
+    assert shown == [[100 * one.scores["dev"]["slot_f1"] for one in group] for group in groups]
     assert list(by_methods(lab.results[:2])) == ["dense"]
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from threading import Event
 
 import numpy as np
 import pytest
@@ -413,6 +414,25 @@ def test_the_objective_has_the_balance_and_a_run_has_the_loads_of_its_tokens(set
     assert len(picture.figure.axes) == 2 and "4 experts in 2 encoders" in picture.words
     with pytest.raises(MethodError, match="dense has no experts: train with mixture-of-experts"):
         draw_expert_loads(run_methods(replace(setting, samples=4), (), splits=()))
+
+
+def test_the_loads_of_a_run_that_was_stopped_end_where_it_was(setting):
+    stop, count = Event(), 0
+
+    def stop_at_half(losses):
+        nonlocal count
+        count += len(losses)
+        if 2 * count >= setting.samples:
+            stop.set()
+
+    result = run_methods(setting, parse("mixture-of-experts"), stop_at_half, stop, splits=())
+    axes = draw_expert_loads(result).figure.axes[0]
+    end = max(area.get_paths()[0].vertices[:, 0].max() for area in axes.collections)
+    part = 100 / 20  # per cent of the budget
+    assert end - part <= 100 * result.samples / setting.samples <= end < 100 == axes.get_xlim()[1]
+    old = {"expert_loads": result.facts["expert_loads"]}
+    axes = draw_expert_loads(replace(result, facts=old)).figure.axes[0]
+    assert max(area.get_paths()[0].vertices[:, 0].max() for area in axes.collections) == 100
 
 
 @pytest.mark.parametrize("text", ["mixture-of-experts:active=5", "mixture-of-experts:active=3"])
