@@ -147,6 +147,12 @@ READ = {
         "",
         CITY | {"from/O new/B-city york/I-city": "x"},
     ),
+    "Rasa YAML with values of synonyms": (
+        "a.yml",
+        "nlu:\n- intent: flight\n  examples: |\n    - fly to [lima](city:LIM of Peru) now\n    - hi\n    - hi\n",
+        "",
+        CITY | {"hi/O": "flight"},
+    ),
     "MASSIVE": (
         "a.jsonl",
         3
@@ -256,6 +262,17 @@ READ = {
             )
         ).__add__("\n"),
         "",
+        TAGGED,
+    ),
+    "CoNLL-U with ner= in MISC": (
+        "a.conllu",
+        3
+        * (
+            "1\tfly\t_\t_\t_\t_\t0\troot\t_\tner=O\n2-3\ttolima\t_\t_\t_\t_\t_\t_\t_\tner=O\n"
+            "2\tto\t_\t_\t_\t_\t1\tx\t_\t_\n3\tlima\t_\t_\t_\t_\t1\tx\t_\tstart_char=7|ner=B-city\n"
+            "4\tnow\t_\t_\t_\t_\t1\tx\t_\tner=O\n\n"
+        ),
+        "--tags MISC",
         TAGGED,
     ),
     "gold of conlleval": (
@@ -422,6 +439,29 @@ REFUSED = {
         'nlu:\n- intent: x\n  examples: |\n    - [a]{"entity": "b", "role": "c"}\n',
         "the keys role",
     ),
+    "a colon in a tag of a table": ("a.csv", "text\nto [lima](city:to)\n", "in '[lima](city:to)' a part of the label"),
+    "Rasa's value without an entity": (
+        "a.yml",
+        "nlu:\n- intent: x\n  examples: |\n    - to [lima](city:)\n",
+        "'[lima](city:)' lacks the entity or its value",
+    ),
+    "a tag of a range in CoNLL-U": (
+        "a.conllu",
+        "1-2\tim\t_\t_\t_\t_\t_\t_\t_\tner=B-place\n1\tin\t_\t_\t_\t_\t0\troot\t_\t_\n"
+        "2\tdem\t_\t_\t_\t_\t1\tx\t_\t_\n\n1\tja\t_\t_\t_\t_\t0\troot\t_\tner=O\n\n",
+        "line 1: 1-2 is no word, and has the tag B-place",
+    ),
+    "a tag of an empty node in CoNLL-U Plus": (
+        "a.conllup",
+        "# global.columns = ID FORM X:NE\n1\tin\tO\n1.1\tlima\tB-city\n2\tdem\tB-x\n\n1\tja\tO\n\n",
+        "line 3: 1.1 is no word, and has the tag B-city",
+    ),
+    "a span of WebAnno over two sentences": (
+        "a.tsv",
+        "#FORMAT=WebAnno TSV 3.3\n#T_SP=webanno.custom.Named|value\n\n\n#Text=to new\n1-1\t0-2\tto\t_\t\n"
+        "1-2\t3-6\tnew\tcity[1]\t\n\n#Text=york now\n2-1\t7-11\tyork\tcity[1]\t\n2-2\t12-15\tnow\t_\t\n",
+        "line 10: the span [1] goes on from an earlier sentence",
+    ),
     "MASSIVE of another text": (
         "a.jsonl",
         lines({"utt": "a b", "annot_utt": "a [x : c]", "intent": "y"}),
@@ -518,8 +558,16 @@ def test_what_is_not_understood_is_refused_with_the_reason(tmp_path, capsys, cas
     name, content, said = REFUSED[case]
     (tmp_path / name).write_text(content)
     options = ["--ignore", "z"] if "ignore" in said and "z" in said else []
+    options += ["--tags", "text"] if "a part of the label" in said else []
     assert said in refused(capsys, "data", "import", tmp_path / name, tmp_path / "made", *options)
     assert not (tmp_path / "made").exists()
+
+
+def test_misc_of_conllu_without_tags_is_not_taken_for_tags(tmp_path, capsys):
+    word = "1\tfly\t_\t_\t_\t_\t0\troot\t_\tSpaceAfter=No\n\n"
+    (tmp_path / "a.conllu").write_text(3 * word)
+    said = refused(capsys, "data", "import", tmp_path / "a.conllu", tmp_path / "made", "--tags", "MISC")
+    assert "no tags in MISC, as NER=B-city" in said
 
 
 def test_a_dry_run_accounts_for_every_column_and_writes_nothing(tmp_path, capsys):

@@ -22,6 +22,7 @@ _HEADER = (
 )
 _ID = re.compile(r"\d+([-.]\d+)?")
 _CONLLU = "ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC".split()
+_NO_TAG = ("O", "o", "_", "*", "-")  # in the line of a range or an empty node
 _UPOS = "ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB X".split()
 _PENN = (
     "CC CD DT EX FW IN JJ JJR JJS LS MD NN NNS NNP NNPS PDT POS PRP PRP$ RB RBR RBS RP SYM TO UH VB VBD VBG VBN VBP "
@@ -62,6 +63,7 @@ def _column_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
     Raises CorpusError if a column between word and tag has tags, too, or it is not known which has what.
     """
     names, blocks, has_gap = _blocks(path, account)
+    no_words: list[Line] = []  # of CoNLL-U
     if not blocks:
         return []
     count = len(blocks[0].lines[0].columns)
@@ -73,7 +75,7 @@ def _column_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
     names = names or [str(number) for number in range(1, count + 1)]
     if "FORM" in names:
         _check_conllu(list(names), blocks)
-        blocks = _surface(blocks, account)
+        blocks, no_words = _surface(blocks, account)
     place = {name: number for number, name in enumerate(names)}
     for option, name in (("--text", choices.text), ("--label", choices.label), ("--tags", choices.tags)):
         if name is not None and name not in place:
@@ -81,6 +83,13 @@ def _column_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
     if wrong := sorted(set(choices.ignore) - set(names)):
         raise CorpusError(f"{path}: no column {wrong[0]!r} to ignore; there are {', '.join(names)}")
     word, tag, label = _meanings(path, list(names), blocks, choices, account)
+    is_misc = names[tag] == "MISC"
+    for line in no_words:
+        value = line.columns[tag]
+        if (lost := _of_misc(value) if is_misc else value) not in _NO_TAG:
+            raise CorpusError(
+                f"{line.where}: {line.columns[0]} is no word, and has the tag {lost}; give the tag to its words"
+            )
     rows = []
     for block in blocks:
         first = block.lines[0].where
@@ -89,7 +98,7 @@ def _column_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
                 if value.split() != [value]:
                     raise CorpusError(f"{line.where}: {value!r} is not one word or tag; write a word in each line")
         values: dict[str, Any] = {"words": block.column(word), "tags": block.column(tag)}
-        if names[tag] == "MISC":
+        if is_misc:
             values["tags"] = [_of_misc(value) for value in values["tags"]]
         if label is not None:
             of_words = set(block.column(label))
@@ -120,11 +129,14 @@ def _meanings(
     tag = len(names) - 1
     label = place[choices.label] if choices.label else None
     with_tags = [number for number in range(len(names)) if _has_tags(values[number]) and number != label]
+    has_misc = "MISC" in place and any(_tag_in_misc(value) for value in values[place["MISC"]])
     if choices.tags:
         tag = place[choices.tags]
+        if choices.tags == "MISC" and not has_misc:
+            raise CorpusError(f"{path}: no tags in MISC, as NER=B-city; write them, or name another column with --tags")
     elif "FORM" in place:
         added = [number for number, name in enumerate(names) if name not in _CONLLU and name not in choices.ignore]
-        if not added and any("NER=" in value or "Entity=" in value for value in values[place.get("MISC", 0)]):
+        if not added and has_misc and "MISC" not in choices.ignore:
             added = [place["MISC"]]
         if len(added) != 1:
             which = ", ".join(names[number] for number in added) or "none"
@@ -197,11 +209,15 @@ def _are_phrases(values: list[str]) -> bool:
     return bool(kinds) and kinds <= _PHRASES
 
 
-def _of_misc(value: str) -> str:
-    """Return the tag in a word's MISC of CoNLL-U, such as NER=B-PER."""
+def _tag_in_misc(value: str) -> str | None:
+    """Return the tag in a word's MISC of CoNLL-U, such as NER=B-PER, or Stanza's ner=S-PER; None without one."""
     parts = (part.partition("=") for part in value.split("|"))
-    pairs = {key: tag for key, _, tag in parts}
-    return pairs.get("NER", pairs.get("Entity", OUTSIDE))
+    pairs = {key.lower(): tag for key, _, tag in parts}
+    return pairs.get("ner", pairs.get("entity"))
+
+
+def _of_misc(value: str) -> str:
+    return _tag_in_misc(value) or OUTSIDE
 
 
 def _is_conllu(block: _Block) -> bool:
@@ -210,16 +226,17 @@ def _is_conllu(block: _Block) -> bool:
     )
 
 
-def _surface(blocks: list[_Block], account: Account) -> list[_Block]:
-    """Leave out the lines of CoNLL-U that are no words: ranges (1-2) and empty nodes (1.1)."""
-    found = []
+def _surface(blocks: list[_Block], account: Account) -> tuple[list[_Block], list[Line]]:
+    """Return the words of CoNLL-U, and the lines that are none: ranges (1-2) and empty nodes (1.1)."""
+    found, no_words = [], []
     for block in blocks:
         words = [line for line in block.lines if line.columns[0].isdigit() or not _ID.fullmatch(line.columns[0])]
         for line in block.lines:
             if line not in words:
+                no_words.append(line)
                 account.skipped["ranges of words (1-2)" if "-" in line.columns[0] else "empty nodes (1.1)"] += 1
         found.append(_Block(block.intent, words))
-    return found
+    return found, no_words
 
 
 def _blocks(path: Path, account: Account) -> tuple[list[str] | None, list[_Block], bool]:
@@ -313,7 +330,7 @@ COLUMNS = FileFormat(
         "its tag in the last column": "tags",
         "`# intent: NAME`": "intent",
         "`# global.columns`": "names of the columns",
-        "`NER=` in MISC": "tags of CoNLL-U",
+        "`NER=` or `ner=` in MISC": "tags of CoNLL-U",
     },
     unused={
         "-DOCSTART-": "of the document",

@@ -40,6 +40,11 @@ def markup_in(text: str) -> str | None:
 def markup_of(where: str, marked: str, plain: str | None) -> tuple[str, list[CharacterSpan]]:
     """Return a text and its spans of Rasa's or MASSIVE's markup; CorpusError if the text is not `plain`."""
     if plain is None and _ENTITY.search(marked):
+        if colon := next((match[0] for match in _ENTITY.finditer(marked) if ":" in (match[2] or "")), None):
+            raise CorpusError(
+                f"{where}: in {colon!r} a part of the label, or a value as of Rasa, is after the colon; write "
+                "[words](label) without a colon"
+            )
         example = _rasa_example(where, marked)
         return example["text"], example["spans"]
     text, spans = _without_markup(marked, _SLOT, lambda match: (match[2], match[1]))
@@ -117,7 +122,10 @@ def _rasa_example(where: str, marked: str) -> dict[str, Any]:
 
     def words_and_label(match: re.Match) -> tuple[str, str]:
         if match[2] is not None:
-            return match[1], match[2]
+            entity, colon, value = match[2].partition(":")  # [lima](city:Lima), with the value of a synonym
+            if colon and not (entity.strip() and value.strip()):
+                raise CorpusError(f"{where}: {match[0]!r} lacks the entity or its value; write [words](entity)")
+            return match[1], entity
         about = parse_json(where, match[3])
         if left := sorted(set(about) - {"entity", "value"}):
             raise CorpusError(
@@ -145,7 +153,7 @@ RASA = FileFormat(
         "metadata": "the tool's own",
         **dict.fromkeys(_DIALOGUES, "of Rasa's dialogues"),
     },
-    accepted='`[words](entity)` and `[words]{"entity": …}` in examples',
+    accepted='`[words](entity)`, `[words](entity:value)` and `[words]{"entity": …}` in examples',
     refused="roles and groups",
     rows=_rasa_rows,
 )

@@ -73,8 +73,10 @@ def _webanno_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
         raise CorpusError(f"{path}: no layer of spans; export one")
     account.used |= {"#Text": WEBANNO.used["#Text"], chosen: WEBANNO.used["#T_SP"]}
     column = 3 + [name for _, name in layers].index(chosen)
+    ids: set[str] = set()  # of the spans of earlier sentences: the document numbers them
     return [
-        Row(where, _webanno_sentence(where, text, lines, column, choices, account)) for where, text, lines in sentences
+        Row(where, _webanno_sentence(where, text, lines, column, ids, choices, account))
+        for where, text, lines in sentences
     ]
 
 
@@ -83,7 +85,7 @@ def _unescaped(text: str) -> str:
 
 
 def _webanno_sentence(
-    where: str, text: str, lines: list[Line], column: int, choices: Choices, account: Account
+    where: str, text: str, lines: list[Line], column: int, ids: set[str], choices: Choices, account: Account
 ) -> dict[str, Any]:
     if not lines:
         raise CorpusError(f"{where}: a sentence without tokens; export the file again")
@@ -121,11 +123,11 @@ def _webanno_sentence(
         cells.append((line.where, line.columns[column]))
     if text[offset:].strip():
         raise CorpusError(f"{where}: {text[offset:].strip()!r} of #Text is no token; export the file again")
-    return {"words": words, "tags": _webanno_tags(cells, choices, account)}
+    return {"words": words, "tags": _webanno_tags(cells, ids, choices, account)}
 
 
-def _webanno_tags(cells: list[tuple[str, str]], choices: Choices, account: Account) -> list[str]:
-    """Return BIO tags of cells such as `city`, `city[1]|date[2]` and `_`."""
+def _webanno_tags(cells: list[tuple[str, str]], ids: set[str], choices: Choices, account: Account) -> list[str]:
+    """Return BIO tags of cells such as `city`, `city[1]|date[2]` and `_`; add the ids of their spans to `ids`."""
     spans: dict[str, CharacterSpan] = {}
     for place, (where, cell) in enumerate(cells):
         if cell in ("_", ""):
@@ -136,6 +138,11 @@ def _webanno_tags(cells: list[tuple[str, str]], choices: Choices, account: Accou
             label = " ".join(_unescaped(label).split())
             if label in ("_", "*", ""):
                 raise CorpusError(f"{where}: an annotation without a label; give it one")
+            if id_ in ids:
+                raise CorpusError(
+                    f"{where}: the span [{id_}] goes on from an earlier sentence, and a sentence is an utterance; split "
+                    "it"
+                )
             key = id_ or f"{place}, {number}"
             before = spans.get(key)
             if before and (before.end != place or before.labels != (label,)):
@@ -143,6 +150,7 @@ def _webanno_tags(cells: list[tuple[str, str]], choices: Choices, account: Accou
             spans[key] = CharacterSpan(before.start if before else place, place + 1, (label,))
             account.spell("slot", label)
     where = cells[0][0]
+    ids.update(key for key in spans if key.isdigit())
     kept = [one_label(where, span, choices.overlaps, account.left_out) for span in spans.values()]
     tags = [OUTSIDE] * len(cells)
     for span in without_overlaps(where, kept, choices.overlaps, account.left_out):
@@ -161,7 +169,7 @@ WEBANNO = FileFormat(
         "other comments": "of the document",
     },
     accepted="a feature of a layer of spans, `--tags LAYER.FEATURE`",
-    refused="labels of parts of words; several filled layers",
+    refused="labels of parts of words; spans over several sentences; several filled layers",
     rows=_webanno_rows,
     has_columns=True,
 )
