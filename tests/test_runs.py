@@ -52,6 +52,7 @@ def runs(tmp_path, monkeypatch):
 def three(runs):
     for number in (1, 2, 3):
         values = {"linear_rank": 4 * number, "learning_rate": 10.0**-number, "data": "atis", "modes": [2, number]}
+        values |= {"is_odd": number % 2 == 1, "recipe": None}
         folder = runs / f"run-{number}"
         folder.mkdir()
         figures = {"dev.frame_accuracy": measured(number / 10, "1", "by hand")}
@@ -156,6 +157,11 @@ def test_conditions_choose_runs(three):
     assert _names("learning_rate <= 0.01 and dev.frame_accuracy > 0.2") == ["run-3"]
     assert _names("name != 'run-1' and `dev.frame_accuracy` < 0.3") == ["run-2"]
     assert _names("id == '0001abcd'") == ["run-1"]
+    assert _names("begun > '2026-01-02' and dev.frame_accuracy.notna()") == ["run-3", "run-2"]
+    assert _names("begun >= '2026-01-03T'") == _names("'2026-01-03T' <= begun") == ["run-3"]
+    assert _names("linear_rank in [4, -1] | name == 'run-3' & is_odd == True") == ["run-3", "run-1"]
+    assert _names("recipe.isna() and is_odd != True") == ["run-2"]
+    assert _names("modes.astype('str') == '[2, 1]'") == ["run-1"]
 
 
 def test_a_key_in_a_text_is_text(three):
@@ -171,9 +177,20 @@ def test_a_key_in_a_text_is_text(three):
     [
         ("linear_rnak == 8", "do you mean linear_rank"),
         ("linear_rank = 8", "give a condition such as"),
-        ("name > 3", "give a condition such as"),
+        ("name > 3", "name is a text, and is compared with 3"),
         ("linear_rank", "is no condition"),
         ("name == run", "a text needs quotes: 'run'"),
+        ("linear_rank == '8'", "linear_rank is not a text, and is compared with '8'; write it without quotes, as 12"),
+        ("name != 'run-1' and dev.frame_accuracy != '0.1'", "dev.frame_accuracy is not a text"),
+        ("`dev.frame_accuracy` == '0.1' | linear_rank == 8", "dev.frame_accuracy is not a text"),
+        ("'8' == linear_rank", "linear_rank is not a text"),
+        ("linear_rank in [8, '12']", "linear_rank is not a text, and is compared with '12'"),
+        ("is_odd == 'true'", "is_odd is not a text, and is compared with 'true'; write it without quotes, as True"),
+        ("id == 2", "id is a text, and is compared with 2; write '2', in quotes"),
+        ("name not in (1, 2)", "name is a text, and is compared with 1"),
+        ("recipe == None", r"recipe is compared with None, which no run meets; write recipe.isna\(\)"),
+        ("modes == [2, 1]", "modes has lists"),
+        ("modes == '[2, 1]'", "modes has lists"),
     ],
 )
 def test_a_wrong_condition_is_one_sentence(three, condition, message):

@@ -3,6 +3,8 @@
 `runs_folder()` has the runs of dashboards, and `folders.txt`: where else this user's runs are, a folder a line.
 """
 
+import ast
+import itertools
 import os
 import re
 import warnings
@@ -144,14 +146,18 @@ def to_csv(table: "pd.DataFrame", path: Path) -> None:
 def where(table: "pd.DataFrame", condition: str) -> "pd.DataFrame":
     """Return the rows that meet a condition of `DataFrame.query`; a key with a point needs no backticks.
 
-    Raises BttlabError if the condition cannot be read, or names a key that no run has.
+    Raises BttlabError if the condition cannot be read, names a key that no run has, or compares one with a value of
+    another type.
     """
     if table.empty:
         return table
+    from pandas.api.types import is_bool_dtype
+
     names = "|".join(re.escape(name) for name in sorted(map(str, table.columns), key=len, reverse=True) if "." in name)
     texts = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""  # a name in a text is no key
-    pattern = rf"({texts})|(?<![\w.`])({names})(?![\w.`])"
+    pattern = rf"({texts})|(?<![\w.`])({names})(?![\w`])"
     quoted = re.sub(pattern, lambda found: found[1] or f"`{found[2]}`", condition) if names else condition
+    _check_types(table, quoted, texts)
     try:
         met = table.eval(quoted, engine="python")
     except Exception as error:  # the parser's, the evaluation's: a condition is an expression of Python
@@ -164,9 +170,62 @@ def where(table: "pd.DataFrame", condition: str) -> "pd.DataFrame":
             f"condition {condition!r}: {str(error).splitlines()[0]}; give a condition such as linear_rank == 12 and "
             "dev.slot_f1 > 0.9"
         ) from None
-    if getattr(met, "dtype", None) not in ("bool", "boolean"):
+    if not is_bool_dtype(getattr(met, "dtype", None)):  # of texts it may be Arrow's
         raise BttlabError(f"{condition!r} is no condition; give a condition such as linear_rank == 12")
-    return table.loc[met.fillna(False), :]
+    return table.loc[met.fillna(False).astype(bool), :]
+
+
+def _check_types(table: "pd.DataFrame", condition: str, texts: str) -> None:
+    """Refuse comparisons of a key with a value that it cannot have: pandas meets none of them, and `!=` always.
+
+    `condition` has names with a point in backticks; `texts` is the pattern of texts in it.
+    """
+    quoted: list[str] = []  # names in backticks, which Python does not have
+
+    def plain(found: re.Match) -> str:
+        if found[1]:
+            return found[1]
+        if found[2]:
+            quoted.append(found[2])
+            return f"_quoted_{len(quoted) - 1}"
+        return " and " if found[3] == "&" else " or "  # as pandas reads them
+
+    try:
+        tree = ast.parse(re.sub(rf"({texts})|`([^`]+)`|([&|])", plain, condition).strip(), mode="eval")
+    except (SyntaxError, ValueError):  # pandas says what is wrong
+        return
+    for node in ast.walk(tree):
+        operands = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        for pair in itertools.pairwise(operands):
+            for name, given in (pair, pair[::-1]):
+                if isinstance(name, ast.Name):
+                    index = name.id.removeprefix("_quoted_")
+                    key = quoted[int(index)] if index != name.id and index.isdigit() else name.id
+                    if key in table.columns:
+                        _check_comparison(key, table[key].dropna(), given)
+
+
+def _check_comparison(key: str, values: "pd.Series", given: ast.expr) -> None:
+    try:
+        value = ast.literal_eval(given)
+    except (ValueError, TypeError):  # another key, or an expression
+        return
+    if value is None:
+        raise BttlabError(f"{key} is compared with None, which no run meets; write {key}.isna() or {key}.notna()")
+    if any(isinstance(one, list) for one in values):
+        raise BttlabError(
+            f"{key} has lists, and is compared with {value!r}; write the list as a text: "
+            f"{key}.astype('str') == '[12, 8, 8]'"
+        )
+    has_text = any(isinstance(one, str) for one in values)
+    for one in value if isinstance(value, list | tuple | set) else [value]:
+        if isinstance(one, str) and len(values) and not has_text:
+            example = values.iloc[0]
+            raise BttlabError(
+                f"{key} is not a text, and is compared with {one!r}; write it without quotes, as {example}"
+            )
+        if isinstance(one, int | float) and has_text and all(isinstance(other, str) for other in values):
+            raise BttlabError(f"{key} is a text, and is compared with {one!r}; write '{one}', in quotes")
 
 
 def find_run(name: str, table: "pd.DataFrame | None" = None) -> Path:

@@ -140,8 +140,7 @@ def _webanno_tags(cells: list[tuple[str, str]], ids: set[str], choices: Choices,
                 raise CorpusError(f"{where}: an annotation without a label; give it one")
             if id_ in ids:
                 raise CorpusError(
-                    f"{where}: the span [{id_}] goes on from an earlier sentence, and a sentence is an utterance; split "
-                    "it"
+                    f"{where}: the span [{id_}] goes on from an earlier sentence, which is an utterance; split it"
                 )
             key = id_ or f"{place}, {number}"
             before = spans.get(key)
