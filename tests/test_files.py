@@ -6,6 +6,7 @@ import re
 import resource
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,8 @@ from bttlab.runs import add_to_index, runs_table
 from bttlab.runs.metrics import METRICS_FILE, MetricsLog
 from bttlab.runs.table import FOLDERS, to_csv
 from bttlab.util.errors import LONGEST, BttlabError
-from bttlab.util.files import write_file, write_folder, write_new_file
+from bttlab.util.files import check_output, write_file, write_folder, write_new_file
+from command_line import refused
 from two_users import run_as_nobody, shared_folder
 
 from conftest import ROOT
@@ -48,6 +50,19 @@ def test_a_device_is_not_replaced(tmp_path):
     with pytest.raises(BttlabError, match=r"not a regular file.*--csv"):
         to_csv(runs_table([]), tmp_path / "null")
     assert (tmp_path / "null").is_symlink()
+
+
+def test_a_dash_is_not_the_name_of_a_file(tmp_path, monkeypatch, capsys):
+    """Many programs write to standard output then; here a file of that name was left."""
+    monkeypatch.chdir(tmp_path)
+    assert "--csv -: it is written to a file" in refused(
+        capsys, "runs", "export", "--csv", "-", ROOT / "tests/data/runs_0_1"
+    )
+    for write in (lambda: write_file(Path("-"), "content", "--conll"), lambda: check_output(Path("-"), "--receipt")):
+        with pytest.raises(BttlabError, match="not to standard output; give the name of one"):
+            write()
+    assert not list(tmp_path.iterdir())
+    write_file(tmp_path / "-", "content", "--csv")
 
 
 @pytest.fixture

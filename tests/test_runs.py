@@ -253,6 +253,17 @@ def test_list_show_and_compare(three, capsys):
         assert "run-1" in capsys.readouterr().out
 
 
+def test_runs_that_have_not_ended_are_told_from_others_when_compared(three, capsys):
+    record = read_run(three / "run-3")
+    record.end("pruned", "loss 3 after epoch 1 is worse than the median of earlier trials")
+    record.write(three / "run-3")
+    compared = run_json(capsys, "runs", "compare", "run-2", "run-3")["runs"]
+    assert {run["name"]: run["status"] for run in compared} == {"run-2": "complete", "run-3": "pruned"}
+    assert main(["runs", "compare", "run-2", "run-3"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "run-3" in line]
+    assert line.split()[:3] == ["0003abcd", "run-3", "pruned"]
+
+
 def test_export_to_csv(three, capsys):
     run_json(capsys, "runs", "export", "--csv", three / "runs.csv", "--ascending")
     rows = list(csv.DictReader((three / "runs.csv").read_text().splitlines()))

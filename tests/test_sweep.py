@@ -15,18 +15,22 @@ import yaml
 
 import tiny_runs
 from bttlab.cli import main
+from bttlab.commands.sweep import _outcome
 from bttlab.lab.charts import pareto_front
 from bttlab.lab.sweep_view import SweepView
 from bttlab.runs import CheckpointError, CheckpointStore, RunError, read_run, runs_table, tensors_digest
 from bttlab.runs.folder import run_lock
 from bttlab.runs.metrics import MetricsLog
 from bttlab.runs.recipe import flat
+from bttlab.runs.record import RunRecord
 from bttlab.runs.sweep import ClusterError, Sweep, open_executor
 from bttlab.runs.sweep import executor as executor_module
 from bttlab.runs.sweep.executor import open_to_all
 from bttlab.runs.sweep.search import Search
 from bttlab.runs.sweep.spec import METRICS, spec_of
+from bttlab.runs.sweep.sweep import Progress
 from bttlab.runs.sweep.trials import TrialMaker
+from bttlab.util.quantities import measured
 from processes import ask
 from two_users import environment
 
@@ -215,6 +219,21 @@ def test_a_trial_that_diverges_fails_and_the_others_go_on(pool, corpus, tmp_path
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("maximize", "names"), [(True, "best better worse pruned failed"), (False, "worse better best pruned failed")]
+)
+def test_the_best_complete_trial_is_the_first_in_the_list(maximize, names, tmp_path):
+    spec = spec_of({"vary": {"seed": [0]}, "objective": "dev.slot_f1", "maximize": maximize}, "s")
+    progress = Progress(spec, 5)
+    for name, value in (("failed", None), ("pruned", 0.5), ("better", 0.6), ("best", 0.9), ("worse", 0.2)):
+        record = RunRecord("training", name, {}, "a device", name, name if name in ("failed", "pruned") else "complete")
+        record.figures = {} if value is None else {"dev.slot_f1": measured(value, "1", "by hand")}
+        progress.records[name] = record
+    outcome = _outcome(SimpleNamespace(spec=spec, progress=progress, folder=tmp_path))
+    assert [run["name"] for run in outcome.data["runs"]] == names.split()
+    assert [line.split()[0] for line in outcome.text.splitlines()[:5]] == names.split()
+
+
 def test_a_sweep_in_a_notebook_draws_its_trials(tmp_path):
     spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100, 200], "encoders": [1, 2]}}, "view")
     view = SweepView(spec, tmp_path / "sweep", workers=1)

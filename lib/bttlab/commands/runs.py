@@ -141,9 +141,9 @@ def _compare(options: argparse.Namespace) -> Outcome:
     differing = [key for key in keys if len({str(record.configuration.get(key)) for record in records}) > 1]
     differing = ["corpus"] * (chosen["corpus"].nunique() > 1) + differing
     figures = list(dict.fromkeys(name for record in records for name in record.figures))
-    rows = _rows(chosen.reindex(columns=list(dict.fromkeys(["id", "name", *differing, *figures]))))
+    rows = _rows(chosen.reindex(columns=list(dict.fromkeys(["id", "name", "status", *differing, *figures]))))
     shown = [name for name in METRICS if name in figures] or figures[:4]
-    columns = ("id", "name", *differing, *shown)
+    columns = ("id", "name", "status", *differing, *shown)
     text = _table(columns, [[_cell(row[name]) for name in columns] for row in rows])
     text += "\nbttlab runs show RUN says of each figure how it was measured or modelled"
     return Outcome({"differing": differing, "figures": figures, "runs": rows}, text)

@@ -62,14 +62,18 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def _outcome(sweep: Any) -> Outcome:
+    from bttlab.runs.record import COMPLETE, RunRecord
     from bttlab.runs.sweep.sweep import result_of
 
     spec, progress = sweep.spec, sweep.progress
-    records = sorted(
-        progress.records.values(),
-        key=lambda record: (record.value(spec.objective) is None, record.value(spec.objective) or 0),
-        reverse=spec.maximize,
-    )
+    sign = -1 if spec.maximize else 1
+
+    def rank(record: RunRecord) -> tuple[bool, bool, float]:
+        """Complete trials come first, the best of them at the top: others have trained less, or failed."""
+        value = record.value(spec.objective)
+        return record.status != COMPLETE, value is None, sign * (value or 0)
+
+    records = sorted(progress.records.values(), key=rank)
     lines = [f"{record.id}  {record.name}  {result_of(record, spec.objective)}" for record in records]
     lines.append(f"{len(records)} of {progress.total} trials, {progress.failed} failed, in {sweep.folder}")
     order = spec.objective if spec.maximize else f"{spec.objective} --ascending"

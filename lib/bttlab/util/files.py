@@ -47,11 +47,18 @@ def _named(path: Path) -> Iterator[None]:
         raise
 
 
+def _check_name(path: Path, option: str) -> None:
+    """Raise BttlabError for "-", which an option of many programs takes for standard output."""
+    if option and str(path) == "-":
+        raise BttlabError(f"{option} -: it is written to a file, not to standard output; give the name of one")
+
+
 def write_file(path: Path, data: bytes | str, option: str = "") -> None:
     """Write a file atomically. A link of that name is replaced, not followed.
 
     Raises OSError if the file cannot be written; BttlabError if an option such as "--csv" names it.
     """
+    _check_name(path, option)
     try:
         with draft_file(path, data.encode() if isinstance(data, str) else data) as draft:
             draft.replace(path)
@@ -81,6 +88,7 @@ def check_output(path: Path, option: str) -> None:
 
     Raises BttlabError.
     """
+    _check_name(path, option)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with draft_file(path, b""):
