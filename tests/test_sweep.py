@@ -218,7 +218,6 @@ def test_a_trial_that_diverges_fails_and_the_others_go_on(pool, corpus, tmp_path
     assert (len(again.records), again.failed) == (2, 1)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("maximize", "names"), [(True, "best better worse pruned failed"), (False, "worse better best pruned failed")]
 )
@@ -234,6 +233,7 @@ def test_the_best_complete_trial_is_the_first_in_the_list(maximize, names, tmp_p
     assert [line.split()[0] for line in outcome.text.splitlines()[:5]] == names.split()
 
 
+@pytest.mark.long
 def test_a_sweep_in_a_notebook_draws_its_trials(tmp_path):
     spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100, 200], "encoders": [1, 2]}}, "view")
     view = SweepView(spec, tmp_path / "sweep", workers=1)
