@@ -354,6 +354,16 @@ def test_which_of_several_spans_is_kept(tmp_path, capsys, row, rule, tags):
     assert found["accounts"][0]["left_out"] == {"spans that overlap another": 3 * left}
 
 
+def test_a_collection_of_brat_in_subfolders(tmp_path, capsys):
+    for name in ("one", "two"):
+        folder = tmp_path / "brat" / name
+        folder.mkdir(parents=True)
+        (folder / "a.txt").write_text("to lima\nhi\n")
+        (folder / "a.ann").write_text("T1\tcity 3 7\tlima\n")
+    (account,) = run_json(capsys, "data", "import", tmp_path / "brat", "--dry-run")["accounts"]
+    assert account["slots"] == {"city": 2} and account["utterances"] == 4
+
+
 @pytest.mark.parametrize(
     ("rule", "tags"), [("outer", "B-x I-x I-x I-x"), ("longest", "O O B-x I-x"), ("first", "B-x O O O")]
 )

@@ -164,6 +164,21 @@ def test_conditions_choose_runs(three):
     assert _names("modes.astype('str') == '[2, 1]'") == ["run-1"]
 
 
+def test_whole_numbers_of_63_bits_are_exact_beside_runs_without_them(three, capsys):
+    seeds = {"run-1": 2**53 + 1, "run-2": 2**63 - 1}
+    for name, seed in seeds.items():
+        record = read_run(three / name)
+        record.configuration |= {"seed": seed, "odd": 2**70}
+        record.write(three / name)
+    assert runs_table().set_index("name")["seed"].dropna().to_dict() == seeds
+    assert _names(f"seed == {2**53 + 1}") == ["run-1"] and _names(f"seed == {2**53}") == []
+    run_json(capsys, "runs", "export", "--csv", three / "runs.csv")
+    rows = list(csv.DictReader((three / "runs.csv").read_text().splitlines()))
+    assert {row["name"]: row["seed"] for row in rows} == {name: str(seed) for name, seed in seeds.items()} | {
+        "run-3": ""
+    }
+
+
 def test_a_key_in_a_text_is_text(three):
     record = read_run(three / "run-2")
     record.name = "it's dev.frame_accuracy"

@@ -59,7 +59,7 @@ def read_utterances(path: Path, choices: Choices | None = None) -> tuple[Split, 
 def _found(path: Path, choices: Choices, account: Account) -> tuple[list[Utterance], Choices]:
     suffix = path.suffix.lower()
     if path.is_dir():
-        return _prepared(BRAT if any(path.glob("*.ann")) else TEXTS, path, choices, account)
+        return _prepared(BRAT if any(path.rglob("*.ann")) else TEXTS, path, choices, account)
     if suffix not in SUFFIXES:
         raise CorpusError(
             f"{path}: its suffix is unknown; use {', '.join(SUFFIXES)}, or a folder with a subfolder of .txt files for "

@@ -121,9 +121,23 @@ def runs_table(folders: Iterable[Path] | None = None) -> "pd.DataFrame":
         else:
             rows.append(_row(record) | {"folder": str(folder)})
     table = pd.DataFrame(rows, columns=None if rows else [*COLUMNS, "folder"], dtype=object)
-    table = table.convert_dtypes().sort_values("begun", ascending=False, kind="stable", ignore_index=True)
+    table = pd.DataFrame({name: _typed(table[name]) for name in table.columns})
+    table = table.sort_values("begun", ascending=False, kind="stable", ignore_index=True)
     table.attrs["faults"] = faults
     return table
+
+
+def _typed(column: "pd.Series") -> "pd.Series":
+    """Return a column with the type of its values; whole numbers stay exact beside missing values."""
+    import pandas as pd
+
+    whole = column.map(lambda value: isinstance(value, int) and not isinstance(value, bool))
+    try:
+        if whole.any() and (whole | column.isna()).all():  # seeds have up to 63 bits, of which a float keeps 53
+            return column.where(whole, pd.NA).astype("Int64")
+        return column.convert_dtypes()
+    except OverflowError:  # a number of more bits in a record that nobody trained
+        return column
 
 
 def _row(record: RunRecord) -> dict[str, Any]:
@@ -140,7 +154,7 @@ def to_csv(table: "pd.DataFrame", path: Path) -> None:
     def cell(value: Any) -> Any:
         return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
 
-    write_file(path, table.map(cell).to_csv(index=False), "--csv")
+    write_file(path, table.astype(object).map(cell).to_csv(index=False), "--csv")
 
 
 def where(table: "pd.DataFrame", condition: str) -> "pd.DataFrame":
