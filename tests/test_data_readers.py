@@ -305,6 +305,17 @@ READ = {
         "",
         {"🙂/O new/B-city york/I-city": "none"},
     ),
+    "WebAnno TSV with an empty feature": (
+        "a.tsv",
+        "#FORMAT=WebAnno TSV 3.3\n#T_SP=x.NamedEntity|identifier|value\n\n\n"
+        + "".join(
+            f"#Text=now new york\n{n}-1\t{at}-{at + 3}\tnow\t*\tday\t\n{n}-2\t{at + 4}-{at + 7}\tnew\t*[{n}]\tcity[{n}]\t\n"
+            f"{n}-3\t{at + 8}-{at + 12}\tyork\t*[{n}]\tcity[{n}]\t\n\n"
+            for n, at in ((1, 0), (2, 13), (3, 26))
+        ),
+        "",
+        {"now/B-day new/B-city york/I-city": "none"},
+    ),
     "tags in brackets": ("a.csv", "text,label\n" + 3 * "fly to [lima](city) now,flight\n", "--tags text", CITY),
     "names that look like a scheme": (
         "a.bio",

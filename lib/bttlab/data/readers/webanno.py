@@ -12,6 +12,8 @@ from .account import NO_RELATIONS, Account, Choices, FileFormat, Row
 from .columns import Line
 from .spans import CharacterSpan, one_label, without_overlaps
 
+_NOTHING = re.compile(r"_?|\*(\[\d+\])?(\|\*(\[\d+\])?)*")  # cells of a feature without a value, such as *[1]|*[2]
+
 
 def _webanno_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
     """Return the sentences of WebAnno TSV 3, as INCEpTION exports it, with the spans of one feature of one layer."""
@@ -52,9 +54,7 @@ def _webanno_rows(path: Path, choices: Choices, account: Account) -> list[Row]:
         for place, (_, name) in enumerate(layers)
     }
     filled = [
-        name
-        for _, name in layers
-        if any(cell not in ("_", "", "*") for cell in cells[name]) and name not in choices.ignore
+        name for _, name in layers if name not in choices.ignore and not all(map(_NOTHING.fullmatch, cells[name]))
     ]
     relations = [name for kind, name in layers if kind != "SP"]
     chosen = choices.tags or next((name for name in filled if name not in relations), spans[0] if spans else "")
