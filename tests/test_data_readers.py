@@ -309,7 +309,8 @@ READ = {
         "a.tsv",
         "#FORMAT=WebAnno TSV 3.3\n#T_SP=x.NamedEntity|identifier|value\n\n\n"
         + "".join(
-            f"#Text=now new york\n{n}-1\t{at}-{at + 3}\tnow\t*\tday\t\n{n}-2\t{at + 4}-{at + 7}\tnew\t*[{n}]\tcity[{n}]\t\n"
+            f"#Text=now new york\n{n}-1\t{at}-{at + 3}\tnow\t*\tday\t\n"
+            f"{n}-2\t{at + 4}-{at + 7}\tnew\t*[{n}]\tcity[{n}]\t\n"
             f"{n}-3\t{at + 8}-{at + 12}\tyork\t*[{n}]\tcity[{n}]\t\n\n"
             for n, at in ((1, 0), (2, 13), (3, 26))
         ),
