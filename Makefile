@@ -8,7 +8,7 @@
 # make reliability   kills and interrupts trainings for hours (some: TRIALS='NAME… --count N')
 # make class     JupyterHub on loopback with demo students; CLASS=FILE takes a class's settings instead (classroom/README.md)
 # make class-test    students of such a hub in real browsers (needs root and configurable-http-proxy)
-# make site      pages of docs and executed notebooks, in build/site/html (SITE=--quick: few samples; --kept: no execution)
+# make site      pages of docs and executed notebooks, in build/site/html (SITE=--quick: few samples; --kept: only those that have changed since)
 # make pictures  what README and docs show of the lab, taken again of the notebooks in a browser
 # make bench     benchmarks, into docs/benchmarks.md (BENCH=layer: one) and the tables that rest on them
 # make figures   figures of earlier programs are made again, and written into the pages; those that take hours are marked there

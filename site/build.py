@@ -105,6 +105,16 @@ def execute(source: Path, target: Path, quick: bool) -> None:
     nbformat.write(notebook, target)
 
 
+def is_executed(source: Path, target: Path) -> bool:
+    """Return whether a notebook was executed with the cells that it has now."""
+    try:
+        kept = nbformat.read(target, as_version=4)
+    except (OSError, ValueError, nbformat.ValidationError):
+        return False
+    now = nbformat.reads(release(source.read_bytes()).decode(), as_version=4)
+    return [cell.source for cell in kept.cells if cell.source != QUICK] == [cell.source for cell in now.cells]
+
+
 def lay_out(root: Path, notebooks: Path, tree: Path, api: tuple[str, ...] = ()) -> None:
     """Lay out Sphinx's sources as they lie in the checkout, with the README as the first page.
 
@@ -217,12 +227,12 @@ def main() -> int:
     """Run the command line; the exit code is 2 where there is no site, said in one line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="execute notebooks with few samples, in some minutes")
-    parser.add_argument("--kept", action="store_true", help="take the notebooks that were executed the last time")
+    parser.add_argument("--kept", action="store_true", help="execute only notebooks that have changed since")
     options = parser.parse_args()
     notebooks = BUILD / "executed"
     try:
         for source in sorted((ROOT / "notebooks").glob("*.ipynb")):
-            if not (options.kept and (notebooks / source.name).is_file()):
+            if not (options.kept and is_executed(source, notebooks / source.name)):
                 say(f"executes {source.name}")
                 execute(source, notebooks / source.name, options.quick)
         lay_out(ROOT, notebooks, BUILD / "source", API)

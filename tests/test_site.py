@@ -153,6 +153,37 @@ def test_a_still_says_how_widgets_stood():
     assert "Secret" not in html and "widgets" not in notebook.metadata
 
 
+def test_a_notebook_is_executed_again_only_if_it_has_changed_since(tmp_path, monkeypatch):
+    source, kept = tmp_path / "notebooks" / "a.ipynb", tmp_path / "build" / "executed" / "a.ipynb"
+    source.parent.mkdir()
+    executed = []
+    cells = [nbformat.v4.new_markdown_cell("# A"), nbformat.v4.new_code_cell("1 + 1\n2")]
+    quick = [cells[0], nbformat.v4.new_markdown_cell(build.QUICK), cells[1]]
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    monkeypatch.setattr(build, "BUILD", tmp_path / "build")
+    monkeypatch.setattr(build, "execute", lambda source, target, quick: executed.append(source.name))
+    for name in ("lay_out", "make_pages"):
+        monkeypatch.setattr(build, name, lambda *arguments: None)
+    monkeypatch.setattr(sys, "argv", ["build.py", "--kept"])
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), source)
+
+    def times() -> int:
+        executed.clear()
+        assert build.main() == 0
+        return len(executed)
+
+    assert times() == 1
+    kept.parent.mkdir(parents=True)
+    for of_kept in (cells, quick):
+        nbformat.write(nbformat.v4.new_notebook(cells=of_kept), kept)
+        assert times() == 0
+    cells[1].source = "1 + 2\n2"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), source)
+    assert times() == 1
+    kept.write_text(kept.read_text()[:40])
+    assert times() == 1
+
+
 def test_a_kept_figure_goes_where_the_live_one_was():
     states = {"top": widget("VBox", children=["IPY_MODEL_live", "IPY_MODEL_line"])}
     states |= {"live": widget("HBox", children=["IPY_MODEL_canvas"], _dom_classes=["bttlab-live-1f"])}
