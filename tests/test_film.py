@@ -171,7 +171,7 @@ def test_pytorch_beside_the_card_trains_the_same_model(workload):
     """Of another rank, too; the H100's record is of the paper's models alone."""
     model = ModelConfig(linear_rank=4)
     film = StepFilm(workload.train, model, tokens=9)
-    timeline, tokens = film._torch_of("tensor", 9)
+    timeline, tokens = film._torch_of("tensor", "bidirectional", 9)
     sample = workload.train[int(np.flatnonzero(workload.train.lengths == tokens)[0])]
     task = Task(model, "bidirectional", sample, 4e-3, 0, "cpu")
     task.step(0, task.loss)
@@ -179,7 +179,17 @@ def test_pytorch_beside_the_card_trains_the_same_model(workload):
     assert not any("H100" in text.get_text() for text in film._torch.texts)
     paper = StepFilm(workload.train, tokens=9)
     assert any("H100" in text.get_text() for text in paper._torch.texts)
-    assert max(sum(paper._torch_of("tensor", 9)[0].values())) > max(sum(timeline.values()))
+    assert max(sum(paper._torch_of("tensor", "bidirectional", 9)[0].values())) > max(sum(timeline.values()))
+
+
+def test_pytorch_beside_the_card_contracts_in_the_same_order(workload):
+    film = StepFilm(workload.train, tokens=9)
+    title, peak = film._torch.get_title(loc="left"), film._torch.get_ylim()[1]
+    film.flow.value = "right_to_left"
+    assert film._torch.get_title(loc="left") == title.replace("tensor", "tensor, right to left")
+    assert film._torch.get_ylim()[1] != peak and not film._torch.texts
+    film.beside.value = "dense"
+    assert "right to left" not in film._torch.get_title(loc="left") and film._torch.texts
 
 
 def test_the_peaks_that_notebook_02_tells():

@@ -343,6 +343,7 @@ def test_the_tables_of_accuracies_are_those_of_the_records():
         assert line in text
 
 
+@pytest.mark.long
 def test_sentences_of_atis_are_counted(atis):
     corpus, text = load_corpus(atis), page("accuracy")
     known = {word for words in corpus.train.words for word in words}
@@ -361,6 +362,7 @@ def test_sentences_of_atis_are_counted(atis):
     assert f"Four others ask how many flights there are: {said}{counts.total() - counts['atis_flight']} have" in text
 
 
+@pytest.mark.long
 def test_words_of_snips_are_counted(snips):
     words = load_corpus(snips).train.words
     tokens = len(Vocabulary.from_sentences(words, 20_000, word_classes=True))

@@ -254,7 +254,7 @@ def test_a_model_without_space_is_told_what_has_space():
         prepare(context)
         vectors.append(parameter_vectors(context))
     assert vectors[0] <= 36864 < vectors[1] and vectors[2] <= 36864 < vectors[3]
-    with pytest.raises(ProgramError, match=r"space for ranks up to \d+ or") as error:
+    with pytest.raises(ProgramError, match=r"space for ranks up to \d+ \(the largest is 20\) or") as error:
         compile(trace(Deep(99, 300, 20), 3))
     rank = int(re.search(r"ranks up to (\d+)", str(error.value))[1])
     for r, fits in ((rank, True), (rank + 1, False)):

@@ -175,7 +175,7 @@ def _ranks(graph: Any, flow: Any, sums: bool, limit: int) -> str:
         return parameter_vectors(context) <= limit
 
     largest = _last(fits, max(ranks, default=1))
-    return f"ranks up to {largest}" if largest else ""
+    return f"ranks up to {largest} (the largest is {max(ranks)})" if largest else ""
 
 
 def _limited(shape: Sequence[int], rank: int) -> tuple[int, ...]:

@@ -41,7 +41,7 @@ AWAKE_POWER = (0.08, 0.15, 0.25)
 # engineering estimate.
 RESIDENT = 0.02
 KERNELS_POWER = (0.5, 1.0, 2.0)
-# Bytes of context and kernels' code in a PyTorch process: engineering estimates, but for the high end, an H100's.
+# Bytes of context and kernels' code in a PyTorch process: engineering estimates, no record has them.
 CONTEXT = (300e6, 450e6, 820e6)
 SEGMENT = 2 * 2**20  # bytes that the caching allocator takes at a time, at least
 WORKSPACE = 8 * 2**20  # bytes of cuBLAS's scratch, PyTorch's default for GPUs before Hopper, whose is 32 MiB

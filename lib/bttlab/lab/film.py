@@ -69,11 +69,11 @@ class StepFilm(Explorer):
     def _make_film(self, flow: str, tokens: int) -> Film:
         return Film(compile(self._config, Options(flow)), tokens)
 
-    def _measure(self, kind: str, tokens: int) -> tuple[dict[str, np.ndarray], int]:
+    def _measure(self, kind: str, flow: str, tokens: int) -> tuple[dict[str, np.ndarray], int]:
         """Return the storages of a step in PyTorch on the sample that is nearest in length, and its tokens."""
         sample = self._samples[int(np.abs(self._samples.lengths - tokens).argmin())]
         config = replace(self._config, format=kind)
-        task = Task(config, "dense" if kind == "dense" else PAPER_FLOW, sample, LEARNING_RATES["sgd"], 0, "cpu")
+        task = Task(config, flow, sample, LEARNING_RATES["sgd"], 0, "cpu")
         task.step(0, task.loss)
         return step_timeline(task), int(sample.lengths[0])
 
@@ -158,15 +158,17 @@ class StepFilm(Explorer):
 
     def _draw_torch(self) -> None:
         kind = self.beside.value
-        timeline, tokens = self._torch_of(kind, self.tokens.value)
+        flow = kind if kind == "dense" else self.flow.value
+        timeline, tokens = self._torch_of(kind, flow, self.tokens.value)
         axes = self._torch
         axes.clear()
-        style(axes, f"PyTorch, {kind}, {tokens} tokens (measured)", "storages made and freed", "MB")
+        of_what = kind if flow in (kind, PAPER_FLOW) else f"{kind}, {FLOW_TITLES[flow]}"
+        style(axes, f"PyTorch, {of_what}, {tokens} tokens (measured)", "storages made and freed", "MB")
         colours = [COLOURS[name.replace("_", " ")] for name in timeline]
         events = np.arange(len(next(iter(timeline.values()))))
         axes.stackplot(events, [values / 1e6 for values in timeline.values()], colors=colours)
         top = max(sum(timeline.values())) / 1e6
-        for label, size in _recorded(kind, self._config):
+        for label, size in _recorded(flow, self._config):
             axes.axhline(size / 1e6, color="0.2", linestyle=":", linewidth=1.2)
             axes.text(0, size / 1e6, f" {label}: {size / 1e6:,.1f} MB", va="bottom", **_SMALL)
             top = max(top, size / 1e6)
@@ -174,13 +176,13 @@ class StepFilm(Explorer):
 
 
 @functools.lru_cache
-def _recorded(kind: str, config: ModelConfig) -> list[tuple[str, float]]:
+def _recorded(flow: str, config: ModelConfig) -> list[tuple[str, float]]:
     """Return what the H100's record of a step of 32 tokens has: tensors at the peak, and the allocator's most.
 
-    Records are of the paper's models: there is nothing for another one.
+    Records are of the paper's models, dense and bi-directional: there is nothing for another one.
     """
-    label, encoders = "dense" if kind == "dense" else "btt", config.encoders
-    if config != ModelConfig(encoders=encoders):
+    label, encoders = {"dense": "dense", PAPER_FLOW: "btt"}.get(flow), config.encoders
+    if label is None or config != ModelConfig(encoders=encoders):
         return []
     found = []
     for record in load_records(ROOT / "data" / "baselines"):
