@@ -195,7 +195,7 @@ pictures: environment
 figures: environment
 	PYTHONPATH=tools $(BIN)/python tools/figures.py $(FIGURES)
 
-# Threads that wait are to sleep: on a busy machine spinning ones take the cores from those that work.
+# PyTorch waits as it does for users: with OMP_WAIT_POLICY=passive two threads took five times as long as one.
 # torchTT has no wheel and builds against torch, so that it is no package of the lock; benchmarks take its Python alone.
 bench: environment
 	@echo "$(TORCHTT)" | CXX=false $(INSTALL) --no-deps --no-build-isolation --require-hashes --requirement -

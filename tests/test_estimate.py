@@ -18,7 +18,14 @@ from bttlab.compiler.timing import time_program
 from bttlab.estimate import counts
 from bttlab.estimate.card import CLOCK_MHZ, estimate
 from bttlab.estimate.constants import constant, read_data
-from bttlab.estimate.counts import CALL_SAMPLES, OUTSIDE_LOOP, cycles_outside_loop, epoch_work, sample_works, works_of
+from bttlab.estimate.counts import (
+    OUTSIDE_LOOP,
+    SAMPLES_PER_FLUSH,
+    cycles_outside_loop,
+    epoch_work,
+    sample_works,
+    works_of,
+)
 from bttlab.estimate.facts import NAMES, U50, card_of_platform, read_card
 from bttlab.estimate.film import Film
 from bttlab.estimate.geometry import Blocks, blocks, capacity_bits
@@ -55,9 +62,9 @@ def test_a_sample_is_its_loop_a_share_of_the_last_update_and_what_passes_beside(
     (flush,) = works_of(program.flush, [1])
     assert one.loop == time_program(program.sample, 9).cycles + sum(round(n / 32) for n in flush.cycles.values())
     assert one.cycles[OUTSIDE_LOOP] == cycles_outside_loop(9) == one.total - one.loop
-    assert CALL_SAMPLES == LARGEST_SUM
+    assert SAMPLES_PER_FLUSH == LARGEST_SUM
     paper = compile(ModelConfig(encoders=2))
-    counted, largest = (epoch_work(paper, {13: 1}, samples).total for samples in (CALL_SAMPLES, LARGEST_CHUNK))
+    counted, largest = (epoch_work(paper, {13: 1}, samples).total for samples in (SAMPLES_PER_FLUSH, LARGEST_CHUNK))
     assert 0.99 < largest / counted < 0.996
 
 

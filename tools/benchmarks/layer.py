@@ -15,7 +15,7 @@ from bttlab.baseline.machine import plain
 from bttlab.baseline.memory import StorageMeter
 from bttlab.model import ModelConfig
 from bttlab.tensor import TTLinear
-from bttlab.util.quantities import column_metadata
+from bttlab.util.quantities import column_metadata, in_digits
 
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 512, 4096)
 PRINTED = {1, 32, 4096}  # tokens in the tables; the record and the figure have all
@@ -169,9 +169,7 @@ def _beside(result: dict[str, Any]) -> Table:
     eager, rows = [name for name in others if "compiled" not in name], []
     for threads, tokens in cases:
         ratios = (result["ratios"][f"{tokens} tokens, threads {threads}: {name}"]["median"] for name in eager)
-        rows.append(
-            [f"{threads}, {tokens:,}", *(f"{ratio:.3g}" if ratio < 100 else f"{ratio:.0f}" for ratio in ratios)]
-        )
+        rows.append([f"{threads}, {tokens:,}", *map(in_digits, ratios)])
     return Table(f"Times {OURS}'s time (measured: median of the ratios of a round)", ["threads, tokens", *eager], rows)
 
 

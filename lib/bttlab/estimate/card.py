@@ -10,7 +10,7 @@ from bttlab.compiler.machine import CLOCKS as SCHEDULED
 from bttlab.compiler.machine import M, machine_of
 from bttlab.compiler.program import PROGRAMS, Flow, Options, Program, compile
 from bttlab.estimate.constants import modelled
-from bttlab.estimate.counts import CALL_SAMPLES, STAGES, Work, epoch_work, program_works
+from bttlab.estimate.counts import SAMPLES_PER_FLUSH, STAGES, Work, epoch_work, program_works
 from bttlab.estimate.facts import U50, CardFacts, read_card
 from bttlab.estimate.memory import MemoryMap, memory_map
 from bttlab.estimate.power import Power, PowerLevels, power
@@ -297,7 +297,7 @@ def estimate(
         raise BttlabError("no samples: give at least one length")
     record, rule = machine_record(clock_mhz), Optimizer(optimizer, batch_size=batch_size)
     program = compile(model, Options(flow, rule, histogram, clock_mhz=scheduled_clock(clock_mhz)))
-    call_samples = min(batch_size, CALL_SAMPLES) if program.sums else CALL_SAMPLES
+    samples_per_flush = min(batch_size, SAMPLES_PER_FLUSH) if program.sums else SAMPLES_PER_FLUSH
     return Estimate(
         model,
         flow,
@@ -305,7 +305,7 @@ def estimate(
         batch_size,
         histogram,
         clock_mhz,
-        epoch_work(program, histogram, call_samples),
+        epoch_work(program, histogram, samples_per_flush),
         memory_map(program, record, rule.rule),
         Traffic.mean(histogram, program.token_vectors, program.limits.sequence_length),
         resources(record, facts),

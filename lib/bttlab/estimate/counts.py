@@ -20,9 +20,9 @@ from bttlab.estimate.profile import Table, cycles_by_layer
 
 OUTSIDE_LOOP = ("IO", "record, result, loss")
 LOSS_INTERVAL = 8  # cycles for each word of the loss (samples.h)
-# Samples of a call, after which the last update runs alone: the most of a call that sums gradients. Other calls of
-# training have up to LARGEST_CHUNK of bttlab.model.loop, and take half a per cent less than is counted here.
-CALL_SAMPLES = 32
+# Samples after which FLUSH runs: the most of a sum of gradients. Without sums it ends calls alone; those of training
+# have up to LARGEST_CHUNK samples (bttlab.model.loop), and take half a per cent less than is counted here.
+SAMPLES_PER_FLUSH = 32
 SHOWN_UNITS = tuple(name for name in UNIT_NAMES if not name.startswith("drain"))  # drains follow their engines
 STAGES = {"FP": "forward", "BP": "backward", "PU": "update", "IO": "outside the loop"}
 
@@ -116,15 +116,17 @@ def request_cycles() -> int:
 
 
 @lru_cache(PROGRAMS)
-def sample_works(program: Program, call_samples: int = CALL_SAMPLES) -> dict[int, Work]:
-    """Return the work of training on a sample for each number of real tokens, with its share of the call's last update.
+def sample_works(program: Program, samples_per_flush: int = SAMPLES_PER_FLUSH) -> dict[int, Work]:
+    """Return the work of training on a sample for each number of real tokens, with its share of the next FLUSH.
 
     The result is cached.
     """
-    return program_works(program, range(1, program.limits.sequence_length + 1), call_samples)
+    return program_works(program, range(1, program.limits.sequence_length + 1), samples_per_flush)
 
 
-def program_works(program: Program, lengths: Sequence[int], call_samples: int = CALL_SAMPLES) -> dict[int, Work]:
+def program_works(
+    program: Program, lengths: Sequence[int], samples_per_flush: int = SAMPLES_PER_FLUSH
+) -> dict[int, Work]:
     """Return the work of `sample_works` for a program and some lengths.
 
     `lengths` are numbers of real tokens, [CLS] included.
@@ -132,7 +134,7 @@ def program_works(program: Program, lengths: Sequence[int], call_samples: int = 
     with targeting(machine_of(getattr(program, "clock_mhz", M.CLOCK_MHZ))):
         (flush,), samples = works_of(program.flush, [1]), works_of(program.sample, lengths)
         outside = {tokens: cycles_outside_loop(tokens, program.token_vectors) for tokens in lengths}
-    share = flush.times(1 / call_samples)
+    share = flush.times(1 / samples_per_flush)
     works = {}
     for tokens, sample in zip(lengths, samples, strict=True):
         work = sample + share
@@ -140,7 +142,7 @@ def program_works(program: Program, lengths: Sequence[int], call_samples: int = 
     return works
 
 
-def epoch_work(program: Program, lengths: Mapping[int, int], call_samples: int = CALL_SAMPLES) -> Work:
+def epoch_work(program: Program, lengths: Mapping[int, int], samples_per_flush: int = SAMPLES_PER_FLUSH) -> Work:
     """Return the work of training for an epoch, of which `lengths` has the number of samples of each length."""
-    works = sample_works(program, call_samples)
+    works = sample_works(program, samples_per_flush)
     return sum((works[tokens].times(count) for tokens, count in lengths.items()), NOTHING)

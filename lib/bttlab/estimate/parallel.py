@@ -10,7 +10,7 @@ from bttlab.compiler.machine import M, machine_of, targeting
 from bttlab.compiler.program import ModelProgram
 from bttlab.compiler.timing import time_program
 from bttlab.estimate.constants import band, constant, read_data
-from bttlab.estimate.counts import CALL_SAMPLES, epoch_work, request_cycles
+from bttlab.estimate.counts import SAMPLES_PER_FLUSH, epoch_work, request_cycles
 from bttlab.util.quantities import Quantity
 
 VECTOR_BYTES = 4 * M.LANES
@@ -42,8 +42,8 @@ def shared_update(
     for an update, from a measurement. On one card nothing is exchanged.
     """
     share = -(-batch_size // cards)
-    call_samples = min(share, CALL_SAMPLES) if program.sums else CALL_SAMPLES
-    cycles = epoch_work(program, lengths, call_samples).total / sum(lengths.values())
+    samples_per_flush = min(share, SAMPLES_PER_FLUSH) if program.sums else SAMPLES_PER_FLUSH
+    cycles = epoch_work(program, lengths, samples_per_flush).total / sum(lengths.values())
     hertz = program.clock_mhz * 1e6
     training = band(share * cycles / hertz, "s")
     if cards == 1:
